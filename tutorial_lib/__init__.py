@@ -8,6 +8,4 @@ __version__ = "0.1.0"
 
 # Without it, the first `import dgl` of a user prints which backend it chose, and writes a file into the home folder.
 os.environ.setdefault("DGLBACKEND", "pytorch")
-# `import dgl`: on a torch that DGL has no GraphBolt library for, too, and without threads that ask the web. See
-# docs/patches.md.
-stack.install()
+stack.install()  # `import dgl` works with any torch, see docs/patches.md

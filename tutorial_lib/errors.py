@@ -14,7 +14,7 @@ NOTICE_SECONDS = 2.0
 
 
 class TutorialError(Exception):
-    """An error with a message of one line, which the command line prints, and a remedy of any number of lines."""
+    """An error with a message of one line, and a remedy of any number of lines."""
 
     exit_code = 1
 
@@ -79,10 +79,9 @@ def to_stderr(text: str) -> None:
 def attempts(
     what: str, seconds: float, *, pause: float = 0.1, say: Callable[[str], None] = to_stderr, remedy: str = ""
 ) -> Iterator[float]:
-    """Repeat a loop body until it breaks, as in ``for left in attempts("the lock of X", 60): if locked(): break``.
+    """Repeat a loop body, which gets the remaining seconds, until it breaks. Use ``pause=0`` if the body itself waits.
 
-    The body gets the remaining seconds. It runs at least once, and once more at the limit, before a WaitedTooLong is
-    raised. Use ``pause=0`` for a body that waits itself. After two seconds, ``say`` gets "waiting for <what>" once.
+    After two seconds, ``say`` reports the wait once. After all seconds, a WaitedTooLong is raised.
     """
     start, said = time.monotonic(), False
     while True:

@@ -26,10 +26,7 @@ def sha256_of(path: Path) -> str:
 
 
 def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
-    """Return the defect of a file, as the end of a sentence that begins with its path, or None.
-
-    ``size`` (bytes) and ``digest`` (SHA-256) are compared unless they are None.
-    """
+    """Return the defect of a file, as the end of a sentence that begins with its path, or None."""
     try:
         if not path.is_file():
             return "is missing"
@@ -56,7 +53,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces ``path`` if the block succeeds. The file is then on the disk."""
     temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "w+b") as file:
+        with temporary.open("x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -85,10 +82,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_json(path: Path, kind: Any, remedy: str = "") -> Any:
-    """Read a JSON file that a stranger may have written, as the type ``kind`` of pydantic.
-
-    A missing file raises a FileNotFoundError. Other defects raise an InputError.
-    """
+    """Read a JSON file as the type ``kind`` of pydantic. Any defect but a FileNotFoundError is an InputError."""
     from pydantic import TypeAdapter, ValidationError  # 0.1 s
 
     try:
@@ -120,27 +114,25 @@ def lock_holder(path: Path) -> str:
     """Return the process that has locked a file or folder, such as ``process 123 (python -m ...)``."""
     about = path.stat()
     place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()  # 1: FLOCK ADVISORY WRITE 123 08:01:5678 0 EOF
-            if fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
-                command = Path(f"/proc/{fields[4]}/cmdline").read_text(errors="replace").replace("\0", " ")
-                return f"process {fields[4]} ({' '.join(command.split())[:80]})"
+    with contextlib.suppress(OSError):
+        # 1: FLOCK ADVISORY WRITE 123 08:01:5678 0 EOF
+        if found := re.search(rf"FLOCK +\w+ +\w+ +([1-9]\d*) {place} ", Path("/proc/locks").read_text()):
+            command = Path(f"/proc/{found[1]}/cmdline").read_text(errors="replace").replace("\0", " ")
+            return f"process {found[1]} ({' '.join(command.split())[:80]})"
     return "another process"
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
-    """Make and lock a folder, after waiting for another process. A WaitedTooLong names the process and the folder.
-
-    By default, the wait is long enough for the largest graph. Yields False if locks do not work on this file system.
-    """
+    """Make and lock a folder, after waiting for another process. Yield False if this file system has no locks."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if (locked := lock_now(handle)) is False:
-            holder = lock_holder(folder)
-            remedy = f"If {holder} does nothing any more, end it; or use another folder."
+            holder, remedy = (
+                lock_holder(folder),
+                "If this process does nothing any more, end it; or use another folder.",
+            )
             for _ in attempts(f"{holder}, which is writing to {folder}", seconds, remedy=remedy):
                 if (locked := lock_now(handle)) is not False:
                     break
@@ -150,7 +142,7 @@ def alone_in(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
 
 
 def graph_name_of(dataset_name: str) -> str:
-    """Return a name for files and for DGL. For example, ``../x/amazon_photo.npz`` gives ``amazon_photo``."""
+    """Return a name for files and for DGL, such as ``amazon_photo`` for ``../x/amazon_photo.npz``."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(dataset_name).name.removesuffix(".npz")) or "graph"
 
 

@@ -11,11 +11,12 @@ import pytest
 from commands import wait_until
 from nbval_support import start_new_kernel
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "06_multi_gpu_node_classification.ipynb"
+KILLED_IN = "ddp_rates.py scripts/out"
 
 
-def code_cells(name: str) -> list[str]:
-    cells = json.loads((NOTEBOOKS / name).read_text())["cells"]
+def code_cells() -> list[str]:
+    cells = json.loads(LESSON.read_text())["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
@@ -33,26 +34,20 @@ def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[ps
     return wait_until(met, "two ranks that are connected", seconds)
 
 
-@pytest.mark.parametrize(
-    ("name", "until"),
-    [
-        ("06_multi_gpu_node_classification.ipynb", "ddp_rates.py scripts/out"),
-    ],
-)
 @pytest.mark.whole_run
-def test_nothing_is_left_when_the_kernel_is_killed(name, until, nothing_left, tmp_path, monkeypatch):
+def test_nothing_is_left_when_the_kernel_is_killed(nothing_left, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # torchrun leaves an empty folder there, however it ends
     manager, client = start_new_kernel(kernel_name="python3")
     try:
-        for cell in code_cells(name):
-            if until in cell:
+        for cell in code_cells():
+            if KILLED_IN in cell:
                 client.execute(cell)
                 ranks = ranks_that_have_met(psutil.Process(manager.provisioner.pid))
                 break
             reply = client.execute_interactive(cell, timeout=120, output_hook=lambda _message: None)
             assert reply["content"]["status"] == "ok", cell
         else:
-            raise AssertionError(f"{until!r} is in no cell of {name}")
+            raise AssertionError(f"{KILLED_IN!r} is in no cell of {LESSON}")
         # The kernel alone, as the kernel's out-of-memory killer does it. Jupyter's own way ends the whole process group
         # at once, with the tracker that would have removed the semaphores of torch's mp.spawn.
         os.kill(manager.provisioner.pid, signal.SIGKILL)

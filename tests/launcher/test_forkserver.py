@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +12,14 @@ from commands import wait_until
 from fault_support import RunningJob, plan_of
 
 from tutorial_lib.launcher.backends.local import LocalBackend
-from tutorial_lib.launcher.failure import JobFailed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
 # Imports as a program of a job does, then tells what it has become. A server listens until the trainers have ended.
 TELLS = """
-import json, os, socket, sys, time
+import json, os, socket, time
 from pathlib import Path
-import torch
+import torch, dgl, tutorial_lib.tasks.run
 from tutorial_lib.trainer.session import fork_as_told
 before = os.getpid()
 others = sorted(Path(f"/proc/self/task/{t}/comm").read_text().strip() for t in os.listdir("/proc/self/task"))
@@ -31,8 +29,7 @@ names = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", "DGL_SERVER_ID"
 print(f"I am {role} {k}", flush=True)
 Path(f"{role}-{k}.part").write_text(json.dumps({
     "pid": os.getpid(), "forked_by": before, "parent": os.getppid(), "session": os.getsid(0), "threads": others,
-    "torch_threads": torch.get_num_threads(), "random": os.urandom(4).hex(),
-    "env": {name: os.environ.get(name) for name in names},
+    "torch_threads": torch.get_num_threads(), "env": {name: os.environ.get(name) for name in names},
 }))
 Path(f"{role}-{k}.part").rename(f"{role}-{k}.json")
 if role == "server":
@@ -40,7 +37,6 @@ if role == "server":
     listener = socket.create_server((address, int(port) + int(os.environ["DGL_SERVER_ID"])))
 while not Path("go").exists():
     time.sleep(0.05)
-sys.exit(int(sys.argv[1]) if role == "client" and k == 1 else 0)
 """
 
 
@@ -48,9 +44,9 @@ sys.exit(int(sys.argv[1]) if role == "client" and k == 1 else 0)
 def program(partition_of, tmp_path) -> Callable[..., RunningJob]:
     """Starts a program as a job of this machine with two servers and two trainers."""
 
-    def start(cluster: LocalBackend, text: str, *words: str) -> RunningJob:
+    def start(cluster: LocalBackend, text: str) -> RunningJob:
         (tmp_path / "program.py").write_text(text)
-        command = [sys.executable, str(tmp_path / "program.py"), *words]
+        command = [sys.executable, str(tmp_path / "program.py")]
         more = {"trainers": 2, "servers": 2, "omp_threads": 2, "server_threads": 1, "forks": True}
         return RunningJob(cluster, plan_of(cluster, partition_of(1), tmp_path, command=command, **more))
 
@@ -62,9 +58,9 @@ def told(folder: Path) -> dict[str, dict]:
 
 
 def test_what_they_are(program, tmp_path):
-    """L13. Each is a child of the agent, which knows its pid."""
+    """L13. Each is a child of the agent, which knows its pid. No thread of OpenMP or DGL was there at the fork."""
     with LocalBackend(servers=2) as cluster:
-        job = program(cluster, TELLS, "0")
+        job = program(cluster, TELLS)
         names = ["client-0", "client-1", "server-0", "server-1"]
         wait_until(lambda: sorted(told(tmp_path)) == names, "four processes", 60)
         found = told(tmp_path)
@@ -83,6 +79,8 @@ def test_what_they_are(program, tmp_path):
     for name, entry in found.items():
         assert entry["session"] == entry["pid"]
         assert entry["env"]["TUTORIAL_FORKSERVER"] is None
+        assert set(entry["threads"]) <= {"python", "jemalloc_bg_thd"}  # OpenBLAS names its thread like the process
+        assert len(entry["threads"]) <= 1 + 2 + 1
         threads = 1 if name.startswith("server") else 2
         assert (entry["env"]["OMP_NUM_THREADS"], entry["torch_threads"]) == (str(threads), threads)
     assert [found[name]["env"]["RANK"] for name in names] == ["0", "1", None, None]
@@ -94,30 +92,6 @@ def test_what_they_are(program, tmp_path):
     assert (logs / "forkserver.log").read_text() == ""
 
 
-def test_only_threads_that_know_of_forks_are_there(program, tmp_path):
-    """Of libraries: OpenBLAS (named like the process) and jemalloc. None of ours, of OpenMP, or of DGL."""
-    with LocalBackend(servers=2) as cluster:
-        job = program(cluster, TELLS.replace("import torch\n", "import torch, dgl, tutorial_lib.tasks.run\n"), "0")
-        wait_until(lambda: told(tmp_path), "a server", 60)
-        (tmp_path / "go").touch()
-        error, _ = job.end()
-    assert error is None
-    threads = told(tmp_path)["server-0"]["threads"]
-    assert len(threads) <= 1 + 2 + 1
-    assert set(threads) <= {"python", "jemalloc_bg_thd"}
-
-
-def test_a_trainer_that_fails_is_named_at_once(program, tmp_path):
-    with LocalBackend(servers=2) as cluster:
-        job = program(cluster, TELLS, "7")
-        wait_until(lambda: len(told(tmp_path)) == 4, "four processes", 60)
-        (tmp_path / "go").touch()
-        error, _ = job.end()
-    assert isinstance(error, JobFailed)
-    assert (error.role, error.index, error.rank) == ("trainer", 1, 1)
-    assert str(error).endswith("SystemExit: 7")
-
-
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
@@ -126,29 +100,19 @@ def test_a_trainer_that_fails_is_named_at_once(program, tmp_path):
         ("print('done')", "ended before the trainers; did the command reach dgl.distributed.initialize?"),
     ],
 )
-def test_an_end_before_anything_is_forked(text, cause, program):
+def test_an_end_before_anything_is_forked(text, cause, program, saw):
     with LocalBackend(servers=2) as cluster:
         error, seconds = program(cluster, text).end()
     assert str(error) == f"forkserver on machine-0: {cause}"
     assert seconds < 60
-
-
-def test_killed_while_it_imports(program, tmp_path, saw):
-    slow = "import os, time; open('at.txt', 'w').write(str(os.getpid())); time.sleep(60)"
-    with LocalBackend(servers=2) as cluster:
-        job = program(cluster, slow)
-        wait_until(lambda: (tmp_path / "at.txt").exists() and (tmp_path / "at.txt").read_text(), "the program", 30)
-        job.fault_now()
-        os.kill(int((tmp_path / "at.txt").read_text()), signal.SIGKILL)
-        error, seconds = job.end()
-    assert str(error) == "forkserver on machine-0: killed by signal 9 (SIGKILL)"
-    saw("SIGKILL to the process that imports for a machine", error, seconds)
+    if "SIGKILL" in cause:
+        saw("SIGKILL to the process that imports for a machine", error, seconds)
 
 
 def test_they_end_with_a_killed_agent(program, tmp_path):
     """L6. The kernel ends the children of a killed agent."""
     with LocalBackend(servers=2) as cluster:
-        job = program(cluster, TELLS, "0")
+        job = program(cluster, TELLS)
         wait_until(lambda: len(told(tmp_path)) == 4, "four processes", 60)
         agent = psutil.Process(told(tmp_path)["client-0"]["parent"])
         pids = [entry["pid"] for entry in told(tmp_path).values()]
@@ -156,16 +120,3 @@ def test_they_end_with_a_killed_agent(program, tmp_path):
         error, _ = job.end()
         wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of all", 10)
     assert str(error).startswith("agent on machine-0: the agent ended unexpectedly")
-
-
-def test_the_same_program_can_be_started_for_each_process(partition_of, tmp_path):
-    (tmp_path / "program.py").write_text(TELLS)
-    with LocalBackend() as cluster:
-        command = [sys.executable, str(tmp_path / "program.py"), "0"]
-        job = RunningJob(cluster, plan_of(cluster, partition_of(1), tmp_path, command=command))
-        wait_until(lambda: len(told(tmp_path)) == 2, "both processes", 60)
-        (tmp_path / "go").touch()
-        error, _ = job.end()
-    assert error is None
-    assert all(entry["forked_by"] == entry["pid"] for entry in told(tmp_path).values())
-    assert told(tmp_path)["client-0"]["env"]["RANK"] == "0"

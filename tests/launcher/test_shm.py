@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from commands import wait_until
 
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import WaitedTooLong
 from tutorial_lib.job.dgl import SHM_PATTERNS
 from tutorial_lib.launcher.checks import check_shm
 from tutorial_lib.launcher.jobspec import JobSpec
-from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files, lock_shm, running_jobs
+from tutorial_lib.launcher.shm import PREFIX, SHM, clean_leftovers, job_files, lock_shm
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 FEATURE = "node~_N~test-shm-feat-kvdata-"
@@ -70,20 +70,17 @@ def kill(process: subprocess.Popen) -> None:
     process.stdout.close()
 
 
-def files_of_jobs() -> set[str]:
-    return {name for name in os.listdir(SHM) if name.startswith(("tutorial_lib-job-", "dgl-job-"))}
-
-
 def test_a_running_job_keeps_its_files_and_excludes_others(start):
     """L34. The lock of a stopped process counts, too."""
     job = start(JOB)
     job.send_signal(signal.SIGSTOP)
-    assert running_jobs() == [f"process {job.pid}"]
-    assert clean_leftovers(SHM_PATTERNS) == []
+    for use in (lambda: clean_leftovers(SHM_PATTERNS), lambda: lock_shm(SHM_PATTERNS).__enter__()):
+        with pytest.raises(WaitedTooLong, match=f"waited 0.5 s for process {job.pid} .*, which is writing to /dev/shm"):
+            use()
+    finding = check_shm(SPEC, 0)
+    assert f"another job is running on this machine: waited 0.5 s for process {job.pid}" in finding.detail
     assert job_files(SHM_PATTERNS) == FILES
-    with pytest.raises(InputError, match=f"another job .process {job.pid}. uses /dev/shm"), lock_shm(SHM_PATTERNS):
-        pass
-    assert running_jobs() == [f"process {job.pid}"]
+    assert "--emulate N" in finding.remedy
 
 
 def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
@@ -91,12 +88,10 @@ def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
     other = SHM / "test-shm-other"
     other.write_bytes(b"x")
     try:
-        job = start(JOB)
-        kill(job)
-        assert running_jobs() == []
+        kill(start(JOB))
         assert clean_leftovers(SHM_PATTERNS) == FILES
         assert other.exists()
-        assert files_of_jobs() == set()
+        assert not list(SHM.glob(f"{PREFIX}*"))
         assert clean_leftovers(SHM_PATTERNS) == []
     finally:
         other.unlink()
@@ -106,10 +101,11 @@ def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
 def test_a_pid_does_not_show_whether_a_job_runs(emulation, start):
     """L34. Containers can share /dev/shm and count their processes separately, and a PID can be used again."""
     inside = start(JOB, before=("unshare", "--user", "--pid", "--fork", "--kill-child"))
-    assert len(running_jobs()) == 1
+    with pytest.raises(WaitedTooLong):
+        clean_leftovers(SHM_PATTERNS)
     kill(inside)
-    wait_until(lambda: running_jobs() == [], "the end of the namespace, although process 1 exists here", 5)
-    assert clean_leftovers(SHM_PATTERNS) == FILES
+    wait_until(lambda: check_shm(SPEC, 0).status == "ok", "the end of the namespace, although process 1 exists here", 5)
+    assert job_files(SHM_PATTERNS) == []
 
 
 def test_older_files_do_not_belong_to_a_job(start):
@@ -123,31 +119,18 @@ def test_older_files_do_not_belong_to_a_job(start):
     finding = check_shm(SPEC, 0)
     assert finding.status == "fail"
     assert finding.remedy.endswith(f"rm '{SHM / FEATURE}'")
-    (SHM / FEATURE).unlink()
 
 
 def test_a_file_in_use_stays(start):
-    """L34. DGL's own launch tool makes no lock file, and its job can use files of the same names as a dead job."""
+    """L34. DGL's own launch tool locks nothing, and its job can use files of the same names as a dead job."""
     job = start(JOB)
     user = start(USER, str(SHM / FEATURE))
     kill(job)
     assert clean_leftovers(SHM_PATTERNS) == [name for name in FILES if name != FEATURE]
-    assert (running_jobs(), job_files(SHM_PATTERNS)) == ([], [FEATURE])
-    kill(user)
-    assert clean_leftovers(SHM_PATTERNS) == [FEATURE]
-    assert files_of_jobs() == set()
-
-
-def test_a_check_waits_for_the_processes_of_a_killed_job(start):
-    """L35. A server can end a moment after its agent."""
-    job = start(JOB)
-    user = start(USER, str(SHM / FEATURE))
-    kill(job)
+    assert job_files(SHM_PATTERNS) == [FEATURE]
     with subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {user.pid}"]):
-        finding = check_shm(SPEC, 0)
-    assert (finding.status, finding.detail) == ("ok", "removed 4 files that a killed job left in /dev/shm")
-    finding = check_shm(SPEC, 0)
-    assert finding.detail == "no files of another job in /dev/shm"
+        assert check_shm(SPEC, 0).detail == "removed 1 files that a killed job left in /dev/shm"
+    assert check_shm(SPEC, 0).detail == "no files of another job in /dev/shm"
 
 
 def test_paths_of_sockets_are_short_and_end_with_the_job():
@@ -155,27 +138,24 @@ def test_paths_of_sockets_are_short_and_end_with_the_job():
     with lock_shm(SHM_PATTERNS) as sockets:
         multiprocessing.connection.Listener(f"{sockets}/listener-12345678").close()
         (sockets / "left").touch()
-        clean_leftovers(SHM_PATTERNS)
-        assert (sockets / "left").exists()
-        finding = check_shm(SPEC, 0)
-        assert f"another job is running on this machine (process {os.getpid()})" in finding.detail
-    assert files_of_jobs() == set()
+    assert not sockets.parent.exists()
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"), Path.touch])
-def test_a_lock_file_of_another_user_stops_nobody(make):
+def test_a_file_of_another_user_stops_nobody(make):
     """L34. Opening a pipe would block."""
-    path = SHM / "tutorial_lib-job-hostile"
-    make(path)
-    if os.geteuid() == 0:
-        os.chown(path, 65534, 65534, follow_symlinks=False)
+    paths = [SHM / f"{PREFIX}hostile", SHM / FEATURE]
+    for path in paths:
+        make(path)
+        if os.geteuid() == 0:
+            os.chown(path, 65534, 65534, follow_symlinks=False)
     try:
-        code = "from tutorial_lib.launcher.shm import *; print(clean_leftovers([]), running_jobs())"
+        code = f"from tutorial_lib.launcher.shm import *; print(clean_leftovers(['{FEATURE}']))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
-        assert (done.returncode, done.stdout) == (0, "[] []\n"), done.stderr
-        assert os.path.lexists(path) or os.geteuid() != 0
+        assert done.returncode == 0, done.stderr
+        assert os.geteuid() != 0 or (done.stdout == "[]\n" and all(map(os.path.lexists, paths)))
     finally:
-        subprocess.run(["rm", "-rf", path], check=True)
+        subprocess.run(["rm", "-rf", *paths], check=True)
 
 
 def test_names_of_other_programs_are_not_dgls():

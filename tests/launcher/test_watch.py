@@ -1,6 +1,5 @@
 """What an agent sees of the processes, the memory and the disk of its machine."""
 
-import contextlib
 import errno
 import os
 import signal
@@ -162,19 +161,3 @@ def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path, monkeypatch):
     assert trouble.startswith(f"cannot write to run folder {tmp_path} (")
     assert ", mounted on /" in trouble
     assert trouble.endswith(": Disk quota exceeded")
-
-
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_is_named_with_its_device(tmp_path):
-    """L20. The message contains the name of the device."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small-disk", str(tmp_path)], check=True)
-    try:
-        assert disk_trouble(tmp_path) is None
-        with contextlib.suppress(OSError), (tmp_path / "fill").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        where = f"{tmp_path} (small-disk, mounted on {tmp_path})"
-        assert disk_trouble(tmp_path) == f"cannot write to run folder {where}: No space left on device"
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -17,24 +17,20 @@ import psutil
 import pytest
 import rank_functions as rf
 import torch
+from commands import wait_until
 
-from support.processes import (
-    RankFailed,
-    RanksTimedOut,
-    fix_openmp,
-    fork,
-    spawn,
-)
+from support.processes import RankFailed, RanksTimedOut, fix_openmp, fork, spawn
 from tutorial_lib.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 METHODS = pytest.mark.parametrize("start", [fork, spawn])
 LIMIT = 30.0
+TESTS = str(Path(__file__).parents[1])
 
 
 def run_python(code: str, *, timeout: float = 40.0, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that can import ``rank_functions``."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "2", **environment}
+    environment = {**os.environ, "PYTHONPATH": TESTS, "OMP_NUM_THREADS": "2", **environment}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -77,10 +73,6 @@ def test_results_in_rank_order_equal_all_reduce_and_nothing_left(
 
 def test_arguments_arrive_and_the_order_is_that_of_the_ranks() -> None:
     assert fork(rf.identity, 3, ("a", {"b": 1})) == [(rank, 3, "a", {"b": 1}) for rank in range(3)]
-
-
-def test_four_ranks_and_a_group_made_by_the_function() -> None:
-    assert fork(rf.own_group, 4, timeout=LIMIT) == [6.0] * 4
 
 
 def test_runs_at_once_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,22 +191,17 @@ def test_what_cannot_be_pickled_is_named_before_a_process_starts(monkeypatch: py
         spawn(rf.identity, 2, (0, threading.Lock()))
 
 
-def test_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
-    script = tmp_path / "no_guard.py"
-    script.write_text("from support.processes import spawn\ndef f(rank, n):\n    return rank\nprint(spawn(f, 1))\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=40, check=False)
-    assert done.returncode == 1
-    assert "the script calls spawn() at its top level" in done.stderr
-
-
-def test_script_with_a_main_guard_works(tmp_path: Path) -> None:
-    script = tmp_path / "guard.py"
-    script.write_text(
-        "from support.processes import spawn\ndef f(rank, n):\n    return rank\n"
-        "if __name__ == '__main__':\n    print(spawn(f, 2))\n"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=40, check=False)
-    assert (done.stdout, done.returncode) == ("[0, 1]\n", 0)
+@pytest.mark.parametrize(
+    ("guard", "code", "output", "error"),
+    [("True", 1, "", "the script calls spawn() at its top level"), ("__name__ == '__main__'", 0, "[0, 1]\n", "")],
+)
+def test_a_script_needs_a_main_guard(guard: str, code: int, output: str, error: str, tmp_path: Path) -> None:
+    text = "from support.processes import spawn\ndef f(rank, n):\n    return rank\n"
+    (tmp_path / "script.py").write_text(f"{text}if {guard}:\n    print(spawn(f, 2))\n")
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert (done.returncode, done.stdout) == (code, output)
+    assert error in done.stderr
 
 
 # ---- output
@@ -232,7 +219,7 @@ def test_in_jupyter() -> None:
     from nbclient import NotebookClient
 
     cells = [
-        "import sys; sys.path.insert(0, " + repr(str(Path(__file__).parents[1])) + ")\n"
+        "import sys; sys.path.insert(0, " + repr(TESTS) + ")\n"
         "from support.processes import spawn, fork\nimport rank_functions as rf\nfork(rf.speak, 2)",
         "spawn(rf.all_reduced, 2, backend='gloo', timeout=30)",
         "def mine(rank, world_size):\n    print('from a cell')\n    return rank\nfork(mine, 2)",
@@ -252,10 +239,7 @@ def test_in_jupyter() -> None:
 
 
 def wait_for_pids(folder: Path, count: int) -> list[int]:
-    deadline = time.monotonic() + LIMIT
-    while len(list(folder.glob("*.pid"))) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: len(list(folder.glob("*.pid"))) >= count, f"{count} files", LIMIT)
     return [int(pid) for path in folder.glob("*.pid") for pid in path.read_text().split()]
 
 
@@ -268,10 +252,7 @@ def runs(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while alive := [pid for pid in pids if runs(pid)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(runs, pids)), f"the end of {pids}", seconds)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +263,7 @@ def test_ranks_and_their_programs_end_with_the_parent(tmp_path: Path, method: st
         f"import rank_functions as rf, threading\nfrom support.processes import {method} as start\n"
         f"start(rf.with_child, 2, ({str(tmp_path)!r},))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": TESTS}
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
     try:
         pids = wait_for_pids(tmp_path, 2)

@@ -20,11 +20,10 @@ def derive_seed(*numbers: int) -> int:
 
 
 def seed_dgl(value: int) -> None:
-    """Seed DGL so that this thread always gets the numbers of DGL's first generator.
+    """Seed DGL so that this thread gets the numbers of DGL's first generator, unless another thread has sampled before.
 
     DGL seeds a generator per thread with the seed plus the number of the thread, and numbers the threads in the order
-    of their first seed. With two threads, the main thread came second in about one process of three. Therefore this
-    thread is seeded first, alone. If other threads of the process have sampled before, they keep their numbers.
+    of their first seed. With two threads, the main thread came second in about one process of three.
     """
     import dgl
     from dgl.utils import get_num_threads, set_num_threads
@@ -37,27 +36,18 @@ def seed_dgl(value: int) -> None:
 
 
 def connect_soon() -> None:
-    """Let a server of this process sleep 0.3 s instead of 3 s before it connects to its clients.
-
-    The clients are ready within milliseconds, and DGL tries a failed connection again. If DGL's server has another
-    text, nothing changes.
-    """
+    """Let a server sleep 0.3 s instead of 3 s for its clients, which are ready within milliseconds."""
     rpc_server: Any = import_module("dgl.distributed.rpc_server")
-    text = inspect.getsource(rpc_server.start_server)
 
     def sleep(seconds: float) -> None:
         time.sleep(0.3 if seconds == 3 else seconds)
 
-    if text.count(SERVER_SLEEP) == text.count("time.sleep(3)") == 1:
+    if SERVER_SLEEP in inspect.getsource(rpc_server.start_server):  # not in other versions of DGL
         rpc_server.time = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in this process until ``give_back_freed_memory``, without changing its peak.
-
-    By default, glibc returns large blocks to the kernel, which fills each new page with zeros. The tens of thousands of
-    page faults cost 3 to 9 % of an epoch.
-    """
+    """Keep freed memory in this process. Otherwise, tens of thousands of page faults cost 3 to 9 % of an epoch."""
     for option, value in KEEP_MEMORY.items():
         ctypes.CDLL(None).mallopt(option, value)
 

@@ -22,10 +22,9 @@ from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher import network, watch
 from tutorial_lib.launcher.checks import check_machine, find_versions
 from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
-from tutorial_lib.launcher.forkserver import FORKSERVER, Forkserver
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught
-from tutorial_lib.launcher.processes import end_descendants, start
+from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descendants, start
 from tutorial_lib.launcher.shm import lock_shm
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -13,19 +14,15 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def run_module(name: str) -> list[str]:
-    """Return the command that calls ``main`` of a module. Unlike ``python -m``, it finds this package in any folder.
-
-    The folder of the package comes last in ``sys.path``, so its files hide no standard module.
-    """
+    """Return the command that calls ``main`` of a module. Unlike ``python -m``, it finds this package in any folder."""
+    # The folder of the package comes last in sys.path, so its files hide no standard module.
     return [sys.executable, "-c", f"import sys; sys.path.append({str(CHECKOUT)!r}); from {name} import main; main()"]
 
 
 def package_digest() -> str:
     """Return a checksum of the text of tutorial_lib."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    paths = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def count_cpus() -> int:
@@ -37,26 +34,13 @@ def count_cpus() -> int:
     return allowed
 
 
-def search_path() -> str:
-    """Return PATH with the folder of this interpreter in front, so ``python3`` in a command is this interpreter."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-
-def user_environment(spec: JobSpec) -> dict[str, str]:
-    """Return the variables that the user gave, with the values of this machine for ``$NAME``."""
-    return {name: os.path.expandvars(value) for name, value in spec.user_env.items()}
-
-
 def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]:
-    """Return the variables that a job adds to the environment of every process on machine ``index``.
-
-    Args:
-        interface: network interface that carries the address of the machine.
-    """
-    user = user_environment(spec)
+    """Return the variables that a job adds to the environment of every process on machine ``index``."""
+    user = {name: os.path.expandvars(value) for name, value in spec.user_env.items()}
     hook, python_path = str(Path(__file__).with_name("hook")), user.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
-        "PATH": search_path(),
+        # ``python3`` in a command is this interpreter
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         # Gloo and torch.distributed.rpc would bind the address of the host name, which is often 127.0.1.1.
         **dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], interface),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # as in the command itself, see __main__
@@ -68,19 +52,15 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
         **({"TUTORIAL_SHELL": "1"} if spec.shell else {}),
         **spec.env,
         **user,
-        # The hook ends failed ranks at once, and appends the working directory to the module path. In PYTHONPATH, the
-        # working directory could hide modules of the standard library.
         "PYTHONPATH": os.pathsep.join(path for path in [hook, python_path] if path),
-        "TUTORIAL_CWD": spec.cwd,
     }
 
 
 def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -> dict[str, str]:
     """Return the variables of process ``k`` of a role on machine ``index``, which has ``cpus`` CPUs."""
-    rank = index * role.count + k
-    found = {
-        name: value.replace("{index}", str(k)).replace("{global_index}", str(rank)) for name, value in role.env.items()
-    }
+    rank, found = index * role.count + k, {}
+    for name, value in role.env.items():
+        found[name] = value.replace("{index}", str(k)).replace("{global_index}", str(rank))
     threads = role.threads or max(1, int(cpus * role.cpu_share) // role.count)
     found |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "OMP_NUM_THREADS": str(threads)}
     found["TUTORIAL_RANKED"] = str(int(role.ranked))
@@ -93,11 +73,9 @@ def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -
 
 def describe_environment(spec: JobSpec) -> str:
     """Return a text with the variables that a job adds to its processes, with machine 0 as the example."""
-    machine = spec.machines[0]
-    added = job_environment(spec, 0, machine.interface or f"(that of {machine.address})")
-    lines = [f"added to the environment of each process on {machine.name} (docs/patches.md describes the hook):"]
-    lines += [f"  {name}={value}" for name, value in added.items()]
-    for role in spec.roles:
-        own = role_environment(spec, 0, role, 0, count_cpus())
-        lines += [f"of {role.name} 0:", *(f"  {name}={value}" for name, value in own.items())]
-    return "\n".join(lines)
+    machine, cpus = spec.machines[0], count_cpus()
+    title = f"added to the environment of each process on {machine.name} (docs/patches.md describes the hook)"
+    added = {title: job_environment(spec, 0, machine.interface or f"(that of {machine.address})")}
+    added |= {f"of {role.name} 0": role_environment(spec, 0, role, 0, cpus) for role in spec.roles}
+    lines = [[f"{whose}:", *(f"  {name}={value}" for name, value in env.items())] for whose, env in added.items()]
+    return "\n".join(itertools.chain(*lines))

@@ -19,7 +19,7 @@ def ipv4_addresses() -> dict[str, list[str]]:
 
 
 def interface_of(address: str) -> str:
-    """Return the interface of this machine that has an IPv4 address. If none has it, a check reports the problem."""
+    """Return the interface that has an IPv4 address. If none has it, a check reports the problem."""
     return next((name for name, addresses in ipv4_addresses().items() if address in addresses), "lo")
 
 
@@ -36,10 +36,9 @@ def listening_ports() -> set[int]:
 
 
 class SilentPeers:
-    """Finds the peers among ``addresses`` that do not answer, by the kernel's counters of retransmissions.
+    """Finds the peers among ``addresses`` to which the kernel repeats segments, such as a machine without power.
 
-    If a machine loses its power or cable, its connections look healthy to a program that only waits. As soon as one
-    side sends something, the kernel repeats it.
+    To a program that only waits, a connection to such a machine looks healthy.
     """
 
     def __init__(self, addresses: Collection[str]) -> None:

@@ -1,23 +1,36 @@
-"""Start and stop the processes of an agent. The kernel kills them when the agent ends."""
+"""Start, fork and stop the processes of an agent. The kernel kills them when the agent ends.
+
+A job can have a template, a process of each machine that imports torch and DGL and then forks the servers and trainers,
+which become children of the agent. The imports take two seconds of a processor, most of a short job. A fork copies one
+thread only, and locks in their current state. Therefore, the template has run no parallel region of OpenMP and has not
+used CUDA. OpenBLAS and jemalloc start threads when they are imported, and handle forks.
+"""
 
 import contextlib
+import gc
+import importlib
+import json
 import os
+import resource
 import signal
+import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from tutorial_lib.launcher.backends.namespaces import die_with_parent
-from tutorial_lib.launcher.messages import POLL_SECONDS
+from tutorial_lib.launcher.messages import POLL_SECONDS, Channel
 
+FORKSERVER = "TUTORIAL_FORKSERVER"
 TERM_SECONDS = 3.0
 _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child
 
 
-def die_with(parent: int) -> None:
+def _die_with(parent: int) -> None:
     """Let the kernel kill this process when its parent ends, or exit if the parent has ended already."""
     die_with_parent()
     if os.getppid() != parent:
@@ -25,11 +38,10 @@ def die_with(parent: int) -> None:
 
 
 def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
-    """Start a program in a new session and return its PID. The program appends its output to ``log``.
-
-    The program keeps the file descriptors ``fds``. The caller collects its exit code with ``os.wait4``.
-    """
-    agent = os.getpid()
+    """Start a program that appends its output to ``log``, and return its PID for ``os.wait4``."""
+    agent, (_, most) = os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    # In a large job, a process has more sockets than the usual limit allows, and samplers send tensors as open files.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with log.open("ab") as output:
         child = subprocess.Popen(
             argv,
@@ -40,17 +52,14 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Se
             stderr=subprocess.STDOUT,
             pass_fds=fds,
             start_new_session=True,
-            preexec_fn=lambda: die_with(agent),  # an agent has one thread, so this is safe
+            preexec_fn=lambda: _die_with(agent),  # an agent has one thread, so this is safe
         )
     _started.append(child)
     return child.pid
 
 
 def end_descendants(reap: Callable[[], object]) -> None:
-    """Terminate all descendants of this process, including orphans. After three seconds, kill the remaining ones.
-
-    ``reap`` collects the exit codes of ended processes.
-    """
+    """Terminate all descendants of this process, including orphans. After three seconds, kill the remaining ones."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + TERM_SECONDS
         # List the processes again, because a process may fork after the others got the signal.
@@ -61,3 +70,74 @@ def end_descendants(reap: Callable[[], object]) -> None:
             time.sleep(POLL_SECONDS)
             reap()
     reap()
+
+
+class Forkserver:
+    """The agent's end of the connection. The template inherits the socket ``theirs`` and calls ``fork_as_told``."""
+
+    def __init__(self) -> None:
+        self._socket, self.theirs = socket.socketpair()
+        self._link = Channel(self._socket.fileno(), self._socket.fileno())
+
+    def order(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
+        """Request a process with additional variables, without waiting. The agent notices if the template is gone."""
+        self._link.put({"role": role, "index": index, "env": env, "log": str(log)})
+
+    def started(self) -> Iterator[tuple[str, int, int]]:
+        """Yield role, index and PID of the processes forked since the last call. They send it before they work."""
+        self._link.push()
+        with contextlib.suppress(EOFError, ConnectionError):
+            for message in self._link.take():
+                yield message["role"], message["index"], message["pid"]
+
+    def close(self) -> None:
+        """Let the template end after the requested processes."""
+        self._link.put(None)
+
+
+def is_forkserver() -> bool:
+    """Return whether an agent started this process to fork others."""
+    return FORKSERVER in os.environ
+
+
+def fork_as_told() -> None:
+    """In a template, fork a process for each request of the agent and exit. Return only in the other processes."""
+    if not is_forkserver():
+        return
+    gc.freeze()  # a collection in a child would write to, and so copy, every page that has an object
+    agent = os.getppid()
+    with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as link, link.makefile() as orders:
+        while (order := json.loads(orders.readline() or "null")) is not None:
+            if not _fork_for(agent):
+                continue
+            link.sendall(json.dumps({**order, "env": None, "pid": os.getpid()}).encode() + b"\n")
+            os.environ.update(order["env"])
+            with open(order["log"], "ab") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            if (torch := sys.modules.get("torch")) is not None:
+                torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when loaded
+            importlib.import_module("sitecustomize").take_part()  # the hook, as at the start of a process
+            return
+    sys.stdout.flush()
+    os._exit(0)  # without exit handlers of libraries, which have nothing to clean up
+
+
+def _fork_for(agent: int) -> bool:
+    """Return True in a new process. Its parent has ended, so the agent, a subreaper, is its parent."""
+    try:
+        if (between := os.fork()) != 0:
+            if os.waitpid(between, 0)[1] != 0:
+                os._exit(1)
+            return False
+        between = os.getpid()
+        if os.fork() != 0:
+            os._exit(0)
+    except OSError as error:
+        print(f"cannot fork: {error.strerror}", flush=True)
+        os._exit(1)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    os.setsid()
+    _die_with(agent)
+    return True

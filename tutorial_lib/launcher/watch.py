@@ -6,7 +6,6 @@ writes its stacks on signal 63, also while the process waits in a collective or 
 
 import collections
 import contextlib
-import glob
 import os
 import re
 import signal
@@ -33,10 +32,7 @@ _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|tutorial_lib
 
 @dataclass(frozen=True)
 class Stack:
-    """A process of the job with its state, as the letter of the kernel (T: stopped, D: waits for a disk), and stacks.
-
-    A sampler has the index of its trainer.
-    """
+    """A process of the job with its stacks and the kernel's letter for its state. A sampler has its trainer's index."""
 
     role: str
     index: int
@@ -62,36 +58,25 @@ def members(folder: Path) -> list[Stack]:
     return [Stack(role, int(index), int(pid)) for role, index, pid in names]
 
 
-def stat_of(pid: int) -> list[str]:
+def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state (field 3) on, or [] if there is no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return []
 
 
-def _has_open(pid: int, path: str) -> bool:
-    for link in glob.glob(f"/proc/{pid}/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(link) == path:
-                return True
-    return False
-
-
 def collect(folder: Path) -> list[Stack]:
-    """Let every living process of a machine write its stacks, and read them.
-
-    The signal would end a process without a handler. Therefore, only processes that have their file open get it, but
-    no process that has the PID of an ended one, or that has become another program. A stopped process is continued
-    because it cannot write otherwise. The job is about to end.
-    """
+    """Let every living process of a machine write its stacks, and read them. The job is about to end."""
     found = []
     for member in members(folder):
-        path, state = folder / FOLDER / f"{member.role}-{member.index}-{member.pid}", stat_of(member.pid)
-        with contextlib.suppress(OSError):
-            if state and _has_open(member.pid, os.path.realpath(path)):
-                os.kill(member.pid, DUMP_SIGNAL)
-                os.kill(member.pid, signal.SIGCONT)
-                found.append((path, replace(member, state=state[0])))
+        path = (folder / FOLDER / f"{member.role}-{member.index}-{member.pid}").resolve()
+        with contextlib.suppress(psutil.Error):
+            process, state = psutil.Process(member.pid), "".join(_stat(member.pid)[:1])
+            # Another program can have the PID by now, and the signal would end it. It does not have the file open.
+            if str(path) in [file.path for file in process.open_files()]:
+                process.send_signal(DUMP_SIGNAL)
+                process.resume()  # a stopped process cannot write
+                found.append((path, replace(member, state=state)))
     time.sleep(DUMP_SECONDS)
     return [replace(stack, text=end_of(path, STACK_BYTES)) for path, stack in found]
 
@@ -111,7 +96,7 @@ class MachineHealth:
         self._kills = collections.deque([memory_kills()], MEMORY_LOOKS)
 
     def signs_of_life(self) -> dict[str, Any]:
-        """Return the CPU seconds of the job (``cpu``) and bytes of logs (``wrote``) in the two seconds since a call."""
+        """Return the CPU seconds of the job (``cpu``) and bytes of logs (``wrote``) since the last call."""
         self._kills.append(memory_kills())
         cpu, size = 0.0, sum(path.stat().st_size for path in self.folder.glob("*-*.log"))
         for process in psutil.Process().children(recursive=True):
@@ -123,36 +108,27 @@ class MachineHealth:
         return signs
 
     def dead_workers(self) -> list[tuple[Stack, int]]:
-        """Return the failed samplers, with their exit codes, that were zombies at the last call, too.
-
-        Their trainers would wait for them forever. A trainer that ends its samplers on purpose collects them soon.
-        """
-        before, stats = self._zombies, {m: stat_of(m.pid) for m in members(self.folder) if m.role in WORKERS}
-        self._zombies = {member for member, fields in stats.items() if fields[:1] == ["Z"]}
-        codes = {member: os.waitstatus_to_exitcode(int(stats[member][-1])) for member in self._zombies & before}
-        return [(member, code) for member, code in codes.items() if code not in (0, -signal.SIGTERM)]
+        """Return failed samplers that were zombies at the last call, too. Their trainers would wait forever."""
+        stats = {member: _stat(member.pid) for member in members(self.folder) if member.role in WORKERS}
+        zombies = {member for member, fields in stats.items() if fields[:1] == ["Z"]}
+        codes = [(member, os.waitstatus_to_exitcode(int(stats[member][-1]))) for member in zombies & self._zombies]
+        self._zombies = zombies
+        return [(member, code) for member, code in codes if code not in (0, -signal.SIGTERM)]
 
     def out_of_memory(self, code: int | None) -> bool:
-        """Return whether the kernel killed a process for want of memory in the ten seconds before a SIGKILL.
-
-        The counter belongs to the whole computer, so the killed process can be another one.
-        """
+        """Return whether the kernel killed some process for want of memory in the ten seconds before a SIGKILL."""
         return code in (-signal.SIGKILL, 128 + signal.SIGKILL) and memory_kills() > self._kills[0]  # 137: of a shell
 
 
 def memory_kills() -> int:
-    """Return how many processes the kernel has killed for want of memory, also in control groups, since it started."""
-    with contextlib.suppress(OSError, IndexError):
-        return int(Path("/proc/vmstat").read_text().split("\noom_kill ")[1].split()[0])
-    return 0
+    """Return how many processes the kernel has killed for want of memory since it started, or 0 if it does not tell."""
+    found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def disk_trouble(folder: Path) -> str | None:
-    """Return why the log folder of a machine cannot be written, with its device, or None.
-
-    This function writes a file, because a file system can have room that a quota does not grant.
-    """
-    try:
+    """Return why the log folder of a machine cannot be written, with its device, or None."""
+    try:  # a file system can have room that a quota does not grant
         (folder / ".probe").write_bytes(bytes(4096))
         (folder / ".probe").unlink()
     except FileNotFoundError:

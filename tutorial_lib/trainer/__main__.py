@@ -10,7 +10,7 @@ import sys
 
 if __name__ == "__main__":
     gc.disable()  # imports create a quarter of a million objects and no garbage
-    from tutorial_lib.launcher.forkserver import is_forkserver
+    from tutorial_lib.launcher.processes import is_forkserver
     from tutorial_lib.trainer.session import serve_if_server
 
     if is_forkserver():  # servers and trainers share these modules

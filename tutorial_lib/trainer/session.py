@@ -19,7 +19,7 @@ from torch import Tensor
 
 import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests in every server and trainer
 from tutorial_lib.compat.settings import connect_soon
-from tutorial_lib.launcher.forkserver import fork_as_told
+from tutorial_lib.launcher.processes import fork_as_told
 from tutorial_lib.trainer.events import EventWriter, age_of_process, span
 
 

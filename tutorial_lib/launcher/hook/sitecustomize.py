@@ -1,8 +1,8 @@
 """Python loads this file at the start of every process of a job, because its folder is in PYTHONPATH.
 
-It registers the process, so that the agent of the machine can request its Python stacks. It ends a failed rank at once,
-and workers whose rank is gone. Startup files of the job, such as ``dgl_hook.py``, add what a library needs. Programs
-that a script starts get only the modules of the working directory. docs/patches.md lists what is replaced.
+It registers the process, so that its agent can request its Python stacks. It ends a failed rank at once, and workers
+whose rank is gone. Startup files of the job, such as ``dgl_hook.py``, add what a library needs. Programs that a script
+starts are not changed. docs/patches.md lists what is replaced.
 """
 
 import json
@@ -23,20 +23,12 @@ def run_file(path):
 
 
 def run_next_sitecustomize():
-    """Another ``sitecustomize`` that this file hides (a distribution's, a user's) still runs."""
+    """Run the ``sitecustomize`` of a user or a distribution, which this file hides."""
     for folder in sys.path:
         path = os.path.join(folder, "sitecustomize.py")
         if os.path.abspath(folder or ".") != HERE and os.path.isfile(path):
             run_file(path)
             return
-
-
-def find_modules_of_the_workspace():
-    """Behind the standard library: a copy.py or random.py of the user's must not hide Python's own."""
-    folder = os.environ.get("TUTORIAL_CWD")
-    if folder and folder not in sys.path:
-        packages = (k for k, path in enumerate(sys.path) if path.endswith("-packages"))
-        sys.path.insert(next(packages, len(sys.path)), folder)
 
 
 def find_role():
@@ -64,24 +56,17 @@ def register(role, index):
     faulthandler.register(signal.SIGRTMAX - 1, file=stacks, all_threads=True)
 
 
-def end_with_parent(parent):
-    """End a sampler, which would wait for work forever. The kernel would do so when the thread that made it ends."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
 def end(role, error, code=1):
     """Leave a ``failure`` event as `trainer.events` does (a stranger's script imports nothing of ours), and end."""
     import traceback
 
     try:
-        local_rank, message = int(os.environ["LOCAL_RANK"]), str(error).strip().split("\n")[0][:1000]
-        event = {"kind": "failure", "time": time.time(), "rank": int(os.environ["RANK"]), "local_rank": local_rank}
-        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()[-20:]
-        event |= {"role": role, "exception": type(error).__name__, "message": message}
-        event["traceback"] = [line[:1000] for line in lines]
-        with open(os.path.join(os.environ["TUTORIAL_LOG_DIR"], f"events-{local_rank}.jsonl"), "a") as file:
+        event = {"kind": "failure", "time": time.time(), "role": role, "exception": type(error).__name__}
+        event |= {name: int(os.environ[name.upper()]) for name in ("rank", "local_rank")}
+        event["message"] = str(error).strip().split("\n")[0][:1000]
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        event["traceback"] = [line[:1000] for line in lines[-20:]]
+        with open(os.path.join(os.environ["TUTORIAL_LOG_DIR"], f"events-{event['local_rank']}.jsonl"), "a") as file:
             file.write(json.dumps(event) + "\n")
         sys.stdout.flush()
         sys.stderr.flush()
@@ -94,24 +79,30 @@ def end_failed_rank(role):
 
     No excepthook sees a SystemExit, so ``sys.exit`` stores its code for a handler that runs before those of `atexit`.
     """
-    code, original = [None], sys.exit
+    code, original = None, sys.exit
 
     def excepthook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
         end(role, error)
 
     def exit(status=None):
-        code[0] = status
+        nonlocal code
+        code = status
         original(status)
 
     def before_exit_handlers():
-        if code[0] not in (None, 0, False):
-            end(role, SystemExit(code[0]), code[0] & 0xFF if isinstance(code[0], int) else 1)
+        if code not in (None, 0, False):
+            end(role, SystemExit(code), code & 0xFF if isinstance(code, int) else 1)
 
-    sys.excepthook = excepthook
-    if register := getattr(threading, "_register_atexit", None):
-        register(before_exit_handlers)
-        sys.exit = exit
+    sys.excepthook, sys.exit = excepthook, exit
+    threading._register_atexit(before_exit_handlers)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def end_with(parent):
+    """End a worker, which would wait for work forever. The kernel could also end it with a thread of its parent."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def take_part():
@@ -130,11 +121,10 @@ def take_part():
     for names in startup:
         names["start"](role, end)
     if os.getpid() != os.getsid(0):  # a worker, or the child of a shell
-        threading.Thread(target=end_with_parent, args=[os.getppid()], daemon=True).start()
+        threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
-    find_modules_of_the_workspace()
     take_part()
 
 try:
