@@ -17,7 +17,7 @@ from commands import wait_until
 
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.backends.persistent import find_program
 from tutorial_lib.launcher.jobspec import Machine
 
 SSHD = find_program("sshd")

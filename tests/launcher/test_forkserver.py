@@ -12,7 +12,7 @@ import pytest
 from commands import wait_until
 from fault_support import RunningJob, plan_of
 
-from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]

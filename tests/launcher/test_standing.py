@@ -20,8 +20,7 @@ from ssh_support import SSHD
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.launcher.backends import persistent
-from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe, parse_ttl
-from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe, find_program, parse_ttl
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tutorial_lib"]
@@ -102,11 +101,10 @@ def test_cables_are_cut_mended_and_changed(lab):
 def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
     """L33. A second job is refused, and a command next to the job is not."""
     said = tutorial("machines", "start", "3", "--name", "lab", code=2)
-    assert "machines named 'lab' are running: 2, since " in said
-    assert f"(process {json.loads(tutorial('machines', 'list', '--json'))[0]['pid']})" in said
+    assert "machines named 'lab' are running" in said
     said = tutorial("on", "--name", "other", "machine-0", "true", code=2)
     assert "no machines named 'other' are running" in said
-    assert "--name lab takes those" in said
+    assert "Running: lab" in said
     with PersistentBackend("lab") as cluster:
         assert [machine.address for machine in cluster.machines] == ["10.77.0.1", "10.77.0.2"]
         with pytest.raises(InputError, match=f"the machines 'lab' are used by process {os.getpid()}"):

@@ -209,7 +209,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
         The kernel has killed the processes of the agent (see ``namespaces.die_with_parent``) but removes no files.
         """
-        if self.backend.traits.private_shm or self.spec is None:  # goes away with the machine
+        if self.spec is None:
             return
         command = [*run_module("tutorial_lib.launcher.shm"), *self.spec.shm_patterns]
         cleaners, pipes = [], dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
