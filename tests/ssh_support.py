@@ -17,7 +17,7 @@ from commands import wait_until
 
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.backends.persistent import find_program
 from tutorial_lib.launcher.jobspec import Machine
 
 SSHD = find_program("sshd")
@@ -45,14 +45,9 @@ def assert_private(cluster: EmulatedBackend, machines: Sequence[Machine], folder
 
 
 class SshLab:
-    """``machines`` share no folder and run an ssh server each; commands are given on ``head``, which has the folders of
-    this computer, as on a login node.
+    """``machines`` share no folder and run an ssh server each. ``head`` is a login node with this computer's folders.
 
-    Args:
-        folder: for keys, configuration and the address file ``ip_config.txt``.
-
-    Attributes:
-        home: of the login on all machines; empty, but for what a test puts there, see ``on_disk``.
+    ``folder`` is for keys and ``ip_config.txt``. ``home`` is the empty home of the login on the machines.
     """
 
     def __init__(self, folder: Path, count: int = 2) -> None:
@@ -77,11 +72,9 @@ class SshLab:
         return self
 
     def on_disks(self, path: Path) -> list[Path]:
-        """Where this computer has a file of each machine."""
         return [self.cluster.on_disk(machine, path) for machine in self.machines]
 
     def write_in_homes(self, name: str, text: str) -> None:
-        """A file in the home of the login on each machine."""
         for path in self.on_disks(self.home / name):
             path.write_text(text)
 
@@ -108,18 +101,9 @@ class SshLab:
         """Start the machine's ssh server, in the foreground of a process of ours."""
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
-        options = {
-            "Port": PORT,
-            "HostKey": f"{self.folder}/host_key",
-            "AuthorizedKeysFile": f"{self.folder}/authorized_keys",
-            "PidFile": "none",
-            "StrictModes": "no",
-            "UsePAM": "no",
-            "PermitRootLogin": "yes",
-            "PrintMotd": "no",
-            "SetEnv": f"HOME={self.home}",
-        }
-        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        words = [f"-oPort={PORT}", f"-oHostKey={self.folder}/host_key", f"-oSetEnv=HOME={self.home}"]
+        words += [f"-oAuthorizedKeysFile={self.folder}/authorized_keys", "-oPidFile=none", "-oStrictModes=no"]
+        words += ["-oUsePAM=no", "-oPermitRootLogin=yes", "-oPrintMotd=no"]
         log = (self.folder / f"sshd-{machine.name}.log").open("ab")
         command = self.cluster.command(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], as_user=True)
         self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log))
@@ -127,7 +111,6 @@ class SshLab:
         wait_until(lambda: PORT in self.left_on(machine)[2], "the ssh server")
 
     def start(self, *argv: str, **kwargs: Any) -> subprocess.Popen:
-        """A command on the login node."""
         kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.env, **kwargs}
         return self.cluster.popen(self.head, list(argv), **kwargs)
 
@@ -143,7 +126,6 @@ class SshLab:
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def tutorial(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess:
-        """``python -m tutorial_lib ...`` on the login node."""
         return self.run(sys.executable, "-m", "tutorial_lib", *arguments, **kwargs)
 
     def left_on(self, machine: Machine) -> tuple[list[str], list[str], list[int]]:
@@ -168,24 +150,20 @@ class SshLab:
                 daemon.wait(timeout=5)
 
 
-def needs_pkill() -> None:
-    """Skip the calling test where ``pkill`` is missing."""
-    if find_program("pkill") is None:
-        pytest.skip("no pkill on this computer (apt install procps)")
+def needs(program: str, package: str) -> None:
+    """Skip the calling test where a program is missing."""
+    if find_program(program) is None:
+        pytest.skip(f"no {program} on this computer (apt install {package})")
 
 
 def needs_rsync() -> None:
-    """Skip the calling test where ``rsync`` is missing."""
-    if find_program("rsync") is None:
-        pytest.skip("no rsync on this computer (apt install rsync)")
+    needs("rsync", "rsync")
 
 
 @pytest.fixture
 def ssh_lab(emulation: None, nothing_left: None, tmp_path: Path) -> Iterator[SshLab]:
     """Two machines with private disks and ssh servers, and a login node; skips where there is no sshd."""
-    if SSHD is None:
-        pytest.skip("no ssh server on this computer (apt install openssh-server)")
-    needs_pkill()
-    needs_rsync()
+    for program, package in {"sshd": "openssh-server", "pkill": "procps", "rsync": "rsync"}.items():
+        needs(program, package)
     with SshLab(tmp_path / "ssh") as lab:
         yield lab

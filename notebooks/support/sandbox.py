@@ -14,8 +14,7 @@ from pathlib import Path
 
 from tutorial_lib.errors import InputError, TutorialError, attempts
 from tutorial_lib.launcher.backends import persistent, wait_or_kill
-from tutorial_lib.launcher.backends.persistent import PersistentBackend
-from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.backends.persistent import PersistentBackend, find_program
 from tutorial_lib.launcher.jobspec import Machine
 
 COMMAND_SECONDS, READY_SECONDS = 60.0, 30.0
@@ -78,8 +77,7 @@ def start(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -
     check_slurm()
     found = persistent.start(count, name=name, ttl=ttl)
     try:
-        with PersistentBackend(name, job=False) as cluster:
-            _start_slurm(cluster, name, Path(found.folder))
+        _start_slurm(PersistentBackend(name), name, Path(found.folder))
     except BaseException:
         persistent.stop(name)
         raise

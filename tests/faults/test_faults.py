@@ -27,8 +27,8 @@ from preflight_support import flip_last_bit
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.job.dgl import SHM_PATTERNS
+from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import Limits
@@ -401,7 +401,7 @@ def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from fault_support import coordinator_of, plan_of
 from pathlib import Path
-from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
 with LocalBackend() as cluster:

@@ -14,8 +14,8 @@ from fault_support import CLEAN_EXIT_SECONDS, JobRun, coordinator_of, examine
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.launcher.agents import Agents
+from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.launcher.messages import Command, StartRole

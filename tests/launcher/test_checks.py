@@ -12,7 +12,7 @@ import pytest
 from preflight_support import ELSEWHERE, HERE, failed, the_fail
 
 from tutorial_lib.launcher import checks
-from tutorial_lib.launcher.backends.local import free_ports
+from tutorial_lib.launcher.backends import free_ports
 from tutorial_lib.launcher.findings import Finding, made
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 

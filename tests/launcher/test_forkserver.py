@@ -11,7 +11,7 @@ import pytest
 from commands import wait_until
 from fault_support import RunningJob, plan_of
 
-from tutorial_lib.launcher.backends.local import LocalBackend
+from tutorial_lib.launcher.backends import LocalBackend
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 

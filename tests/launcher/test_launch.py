@@ -12,8 +12,8 @@ from tutorial_lib.errors import InputError, how_it_ended
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
+from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed, failure
 from tutorial_lib.launcher.jobspec import Limits, Machine
 from tutorial_lib.launcher.shm import lock_shm

@@ -8,8 +8,8 @@ import psutil
 import pytest
 from fault_support import RunningJob, plan_of
 
+from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.local import LocalBackend
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 

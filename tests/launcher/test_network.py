@@ -3,7 +3,7 @@
 import socket
 
 from tutorial_lib.launcher import network
-from tutorial_lib.launcher.backends.local import free_ports
+from tutorial_lib.launcher.backends import free_ports
 from tutorial_lib.launcher.network import SilentPeers, bytes_sent, interface_of, ipv4_addresses
 
 
@@ -43,8 +43,8 @@ def test_a_listening_port_is_seen_and_no_other():
 
 def test_free_ports_are_consecutive(monkeypatch):
     """L22. Ports on which a process listens are skipped."""
-    monkeypatch.setattr("tutorial_lib.launcher.backends.local.secrets.randbelow", lambda _most: 0)
-    monkeypatch.setattr("tutorial_lib.launcher.backends.local.listening_ports", lambda: {20_001, 20_004})
+    monkeypatch.setattr("tutorial_lib.launcher.backends.secrets.randbelow", lambda _most: 0)
+    monkeypatch.setattr("tutorial_lib.launcher.backends.listening_ports", lambda: {20_001, 20_004})
     assert free_ports(3) == 20_006
 
 

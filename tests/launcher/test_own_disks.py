@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,16 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import launch as run_launch
 from commands import tutorial, wait_for_event, wait_until
 from ssh_support import needs_rsync
 
-from tutorial_lib.launcher.backends import disks, persistent
+from tutorial_lib.launcher.backends import persistent
+from tutorial_lib.launcher.environment import CHECKOUT
 from tutorial_lib.trainer.manifest import read_checkpoint
 
-SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 SMALL = ["--scale", "0.003", "--fanouts", "5,5", "--hidden-size", "16"]
-CHECKOUT = disks.CHECKOUT
 
 
 @pytest.fixture
@@ -99,38 +96,8 @@ def test_a_killed_command_leaves_no_disks_and_its_run_goes_on(
     assert not list(disk_folder.glob("tutorial_lib-*"))
 
 
-def test_a_script_and_its_parts_are_copied(emulation, nothing_left, disk_folder, partition_of, tmp_path):
-    workspace = tmp_path / "job"
-    shutil.copytree(partition_of(2).folder, workspace / "parts")
-    shutil.copy(SCRIPT, workspace / "train.py")
-    names = ["--part_config", "parts/synthetic-products.json", "--ip_config", "ip_config.txt"]
-    script = ["python3", "train.py", "--graph_name", "synthetic-products", *names, "--num_epochs", "1"]
-    where = ["--emulate", "2", "--own-disks", "--workspace", "job", "--out", "out"]
-    there = shlex.join(["test", "-e", str(tmp_path / "out" / "machine-0")])
-    done = run_launch(*where, *names, f"{there} && echo it is there; {shlex.join(script)}", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    log = (tmp_path / "out" / "machine-1" / "trainer-0.log").read_text()
-    assert "rank 1 epoch 0 loss" in log
-    assert "it is there" not in log
-    assert not list(disk_folder.glob("tutorial_lib-*"))
-
-
-@pytest.mark.cluster
-def test_a_finale_on_machines_with_private_disks(emulation, nothing_left, disk_folder, data_root, tmp_path):
-    words = ["finale", "--emulate", "2", "--own-disks", *SMALL, "--root", str(data_root), "--epochs", "1"]
-    tutorial(*words, "--out", str(tmp_path / "finale"))
-    assert (tmp_path / "finale" / "result.json").is_file()
-    assert not list(disk_folder.glob("tutorial_lib-*"))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train", "--machines", "1", "--own-disks"], "--wire and --own-disks are for new emulated machines"),
-        (["train", "--on", "lab", "--own-disks"], "--wire and --own-disks are for new emulated machines"),
-    ],
-)
-def test_where_there_can_be_no_private_disks_the_option_is_refused(words, message, run_here):
-    done = run_here(*words)
+@pytest.mark.parametrize("place", [["--machines", "1"], ["--on", "lab"]])
+def test_where_there_can_be_no_private_disks_the_option_is_refused(place, run_here):
+    done = run_here("train", *place, "--own-disks")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.startswith("error: --wire and --own-disks are for new emulated machines")

@@ -18,7 +18,7 @@ import yaml
 from commands import PYTHONPATH_OF_ALL, events_of, ordinary_user, tutorial, wait_until
 
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.backends.persistent import find_program
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="make venv installs it")
 

@@ -12,8 +12,8 @@ from preflight_support import EMPTY, HERE, failed, the_fail
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.ip_config import check_private
 from tutorial_lib.launcher import agents
+from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.jobspec import Machine
 
 pytest_plugins = ["preflight_support"]

@@ -181,20 +181,6 @@ def assert_home(lab, run: Path, *names: str) -> None:
     assert left_of_starts(lab, TARGET) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        (["--task", "link"], ["checkpoint/model.safetensors"]),
-        (["--task", "hetero", "--dataset", "synthetic-academic"], ["predictions.npy", "checkpoint/model.safetensors"]),
-    ],
-    ids=["link", "hetero"],
-)
-def test_other_tasks_train_on_machines_that_share_nothing(options, names, ssh_lab, data_root, tmp_path):
-    done = ssh_lab.tutorial(*train(ssh_lab, tmp_path / "run", data_root, "--epochs", "1", *options))
-    assert done.returncode == 0, done.stderr
-    assert_home(ssh_lab, tmp_path / "run", *names)
-
-
 def test_a_run_that_is_killed_in_the_middle_of_a_copy_goes_on(ssh_lab, data_root, tmp_path):
     """Task node: an epoch; then a continuation whose command gets SIGKILL while it copies; then another one."""
     run = tmp_path / "run"

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,23 +12,28 @@ pytestmark = pytest.mark.cluster
 ENTER = """
 import json, sys, tempfile
 from pathlib import Path
+from tutorial_lib.errors import TutorialError
 from tutorial_lib.job.ip_config import read_ip_config
+from tutorial_lib.job.remote_files import RemoteFiles
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.backends.ssh import SshBackend
-from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.backends.remote import SshBackend
 
-cluster = SshBackend(read_ip_config(Path(sys.argv[1])), username=sys.argv[2] or None, copy_to="~/copies")
+ip_config, user, run = sys.argv[1:]
+cluster = SshBackend(read_ip_config(Path(ip_config)), username=user or None, copy_to="~/copies")
 try:
     with tempfile.TemporaryDirectory() as logs, cluster, Agents(cluster, Path(logs)):
+        if run:
+            with RemoteFiles(cluster, Path(run), lambda event: None, [(Path(run), "", [[], []])]):
+                pass
         print(json.dumps({"names": [machine.name for machine in cluster.machines], "copy_to": cluster.traits.copy_to}))
-except InputError as error:
+except TutorialError as error:
     print(json.dumps({"error": error.message, "remedy": error.remedy}))
 """
 
 
-def enter(lab, user: str = "") -> dict[str, str]:
-    """Enter a cluster with ``--copy_to ~/copies``."""
-    done = lab.run(sys.executable, "-c", ENTER, str(lab.ip_config), user)
+def enter(lab, user: str = "", run: Path | str = "") -> dict[str, str]:
+    """Enter a cluster with ``--copy_to ~/copies``, and copy the folder ``run``."""
+    done = lab.run(sys.executable, "-c", ENTER, str(lab.ip_config), user, str(run))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -61,38 +67,13 @@ def test_a_user_name_is_no_option_and_homes_must_agree(ssh_lab, tmp_path, saw):
     assert f"and {other} on machine-1" in enter(ssh_lab)["error"]
 
 
-COPY = """
-import json, sys
-from pathlib import Path
-from tutorial_lib.job.ip_config import read_ip_config
-from tutorial_lib.launcher.backends.ssh import SshBackend
-from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.remote_files import RemoteFiles
-from tutorial_lib.launcher.agents import Agents
-
-ip_config, run = map(Path, sys.argv[1:])
-try:
-    with SshBackend(read_ip_config(ip_config), copy_to="~/copies") as backend, Agents(backend, run):
-        with RemoteFiles(backend, run, lambda event: None, [(run, "", [[], []])]):
-            print(json.dumps({}))
-except TutorialError as error:
-    print(json.dumps({"error": error.message, "remedy": error.remedy}))
-"""
-
-
 def test_files_cannot_be_copied_to_a_login_whose_bashrc_prints(ssh_lab, saw):
     """L24. rsync cannot skip the text on standard output, and the error names the file to change."""
-
-    def copy() -> dict[str, str]:
-        (run := ssh_lab.folder.parent / "run").mkdir(exist_ok=True)
-        done = ssh_lab.run(sys.executable, "-c", COPY, str(ssh_lab.ip_config), str(run))
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
+    (run := ssh_lab.folder.parent / "run").mkdir()
     ssh_lab.write_in_homes(".bashrc", "echo quota >&2; cd /tmp\n")
-    assert copy() == {}
+    assert "error" not in enter(ssh_lab, run=run)
     ssh_lab.write_in_homes(".bashrc", "echo Welcome; echo quota >&2; cd /tmp\n")
-    found = copy()
+    found = enter(ssh_lab, run=run)
     assert found["error"] == "copying to machine-0: protocol version mismatch -- is your shell clean?"
     assert ".bashrc there must print to terminals only" in found["remedy"]
     saw("over ssh: files are copied to a login whose .bashrc prints", found["error"], None)

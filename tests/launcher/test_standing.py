@@ -20,8 +20,7 @@ from ssh_support import SSHD
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.launcher.backends import persistent
-from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe, parse_ttl
-from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe, find_program, parse_ttl
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tutorial_lib"]
@@ -84,7 +83,7 @@ def test_cables_are_cut_mended_and_changed(lab):
     """L33. A cut is at the bridge: packets vanish, and the machine's card stays up."""
     if (tc := find_program("tc")) is None:
         pytest.skip("needs the program tc (package iproute2)")
-    for order, reached in [("mend", "True True\n"), ("cut", "False True\n"), ("mend", "True True\n")]:
+    for order, reached in [("cut", "False True\n"), ("mend", "True True\n")]:
         tutorial("machines", order, "machine-1")
         assert tutorial("on", "machine-0", sys.executable, "-c", REACHES) == reached
         assert ("cut" in tutorial("machines", "list")) == (order == "cut")
@@ -102,19 +101,16 @@ def test_cables_are_cut_mended_and_changed(lab):
 def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
     """L33. A second job is refused, and a command next to the job is not."""
     said = tutorial("machines", "start", "3", "--name", "lab", code=2)
-    assert "machines named 'lab' are running: 2, since " in said
-    assert f"(process {json.loads(tutorial('machines', 'list', '--json'))[0]['pid']})" in said
+    assert "machines named 'lab' are running" in said
     said = tutorial("on", "--name", "other", "machine-0", "true", code=2)
     assert "no machines named 'other' are running" in said
-    assert "--name lab takes those" in said
+    assert "Running: lab" in said
     with PersistentBackend("lab") as cluster:
         assert [machine.address for machine in cluster.machines] == ["10.77.0.1", "10.77.0.2"]
         with pytest.raises(InputError, match=f"the machines 'lab' are used by process {os.getpid()}"):
             PersistentBackend("lab").__enter__()
         assert tutorial("on", "machine-0", "hostname") == "machine-0\n"  # a command beside the job
         assert f"process {os.getpid()}" in tutorial("machines", "list")
-    with PersistentBackend("lab"):
-        pass
     assert "lab: switched off" in tutorial("machines", "stop")
     assert "no machines named 'lab' are running" in tutorial("on", "machine-0", "true", code=2)
     assert "no machines named 'lab' are running" in tutorial("machines", "stop", code=2)
@@ -123,17 +119,13 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
 def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
     """The command as docs/own-machines.md has it, on the machines of this test."""
     (loop,) = re.findall(r"^    (for k in .*?wait)$", (ROOT / "docs/own-machines.md").read_text(), re.M | re.S)
-    code = "import torch.distributed as d\nd.init_process_group('gloo')\n"
-    code += (
-        "import os\nos.write(1, f'rank {d.get_rank()}\\n'.encode())\nd.barrier()"  # at once: both ranks share a pipe
-    )
+    code = "import os\nimport torch.distributed as d\nd.init_process_group('gloo')\n"
+    code += "os.write(1, f'rank {d.get_rank()}\\n'.encode())\nd.barrier()"  # at once: both ranks share a pipe
     (tmp_path / "my_script.py").write_text(code)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of an environment that is active
     more = {"PATH": path, "PYTHONPATH": PYTHONPATH_OF_ALL, "TMPDIR": str(tmp_path)}  # torchrun leaves folders there
-    command = ["bash", "-c", loop]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **more}, capture_output=True, text=True, timeout=120
-    )
+    options = {"cwd": tmp_path, "env": {**os.environ, **more}, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(["bash", "-c", loop], **options)
     assert {"rank 0", "rank 1"} <= set(done.stdout.splitlines()), done.stderr
 
 
@@ -235,12 +227,9 @@ def test_ssh_reaches_them_from_here(emulation, nothing_left):
     said = tutorial("machines", "start", "2", "--ssh", "--name", "withssh", "--ttl", "5m")
     config = next(word for word in said.split() if word.endswith("ssh_config"))
     try:
-        for host, command, expected in [
-            ("machine-1", "hostname", "machine-1"),
-            ("10.77.0.2", "hostname", "machine-1"),
-        ]:
-            done = subprocess.run(["ssh", "-F", config, host, command], capture_output=True, text=True, timeout=60)
-            assert done.stdout == f"{expected}\n", done.stderr
+        for host in ("machine-1", "10.77.0.2"):
+            done = subprocess.run(["ssh", "-F", config, host, "hostname"], capture_output=True, text=True, timeout=60)
+            assert done.stdout == "machine-1\n", done.stderr
     finally:
         persistent.stop("withssh")
     wait_until(lambda: not Path(config).parents[1].exists(), "the folder to be removed")

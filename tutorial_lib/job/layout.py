@@ -12,12 +12,10 @@ from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.ip_config import check_private, read_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.backends import Backend
+from tutorial_lib.launcher.backends import Backend, LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.backends.local import LocalBackend
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
-from tutorial_lib.launcher.backends.slurm import SlurmBackend
-from tutorial_lib.launcher.backends.ssh import SshBackend
+from tutorial_lib.launcher.backends.remote import SlurmBackend, SshBackend
 from tutorial_lib.launcher.coordinator import Coordinator, Event
 from tutorial_lib.launcher.jobspec import Limits
 

@@ -25,7 +25,7 @@ from typing import Any
 from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, how_it_ended, printable
 from tutorial_lib.files import flush, read_json, write_json
 from tutorial_lib.launcher.backends import Backend
-from tutorial_lib.launcher.backends.ssh import SshBackend
+from tutorial_lib.launcher.backends.remote import SshBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, readable
 

@@ -184,8 +184,6 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def clean_up(self, indices: set[int], shm_patterns: Sequence[str]) -> None:
         """Remove the shared memory of a job on machines whose agent died, because the kernel ends only processes."""
-        if self.backend.traits.private_shm:  # goes away with the machine
-            return
         command = [*run_module("tutorial_lib.launcher.shm"), *shm_patterns]
         cleaners, pipes = [], dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         for index in sorted(indices):

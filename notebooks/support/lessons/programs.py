@@ -4,7 +4,7 @@ import os
 import re
 
 from support.sandbox import DAEMONS
-from tutorial_lib.launcher.backends.ssh_servers import find_program
+from tutorial_lib.launcher.backends.persistent import find_program
 
 PACKAGES = {"ss": "iproute2", "ps": "procps", "sshd": "openssh-server", "rsync": "rsync"}
 NEEDS = re.compile(r"# needs: (.+)")

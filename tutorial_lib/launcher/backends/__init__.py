@@ -1,13 +1,15 @@
 """Backends, the places where a job runs: this computer, emulated machines, machines over ssh, and nodes of Slurm."""
 
 import contextlib
+import secrets
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
+from tutorial_lib.launcher.network import listening_ports
 
 KILLED_SECONDS = 5.0
 
@@ -16,8 +18,6 @@ KILLED_SECONDS = 5.0
 class Traits:
     """Properties of a backend that other modules take into account."""
 
-    shares_computer: bool  # the machines share the processors and the memory of this computer
-    private_shm: bool  # /dev/shm of a machine disappears with the machine after the job
     # An agent stops if it hears nothing from the coordinator for this time. None if the connection is a pipe on this
     # computer, which reports the end of the coordinator at once.
     silence_seconds: float | None = None
@@ -28,14 +28,14 @@ class Traits:
 
 
 class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
-    """Machines, and a way to start a process on each. Leaving the context ends all processes that it started."""
+    """Machines, and a way to start a process on each."""
 
-    traits: Traits
+    traits: Traits = Traits()
     machines: list[Machine]
-    master_port: int  # where the ranks meet, on the first machine
+    master_port: int = 29500  # where the ranks meet, on the first machine. This is the default of torchrun
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command on a machine. The keyword arguments are those of ``subprocess.Popen``."""
+        """Start a command on a machine in a new session, because Ctrl-C in the terminal is for the coordinator."""
         ...
 
     def resolve(self, hellos: Sequence[Hello]) -> None:
@@ -54,7 +54,31 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
         return None
 
     def __exit__(self, *_exc: object) -> None:
-        """End the processes that are not children of an agent."""
+        """End what remains after ``Agents`` has ended the processes that it started."""
+
+
+def free_ports(count: int) -> int:
+    """Return the first of ``count`` consecutive ports on which no process of this computer listens."""
+    taken, first = listening_ports(), 20_000 + secrets.randbelow(10_000)  # the kernel gives clients larger ones
+    while not taken.isdisjoint(range(first, first + count)):
+        first += count
+    return first
+
+
+class LocalBackend(Backend):
+    """The backend of ``--machines 1``: this computer on the loopback interface, with ``servers`` DGL servers."""
+
+    def __init__(self, servers: int = 1) -> None:
+        self.servers = servers
+        self.machines = [Machine(name="machine-0", address="127.0.0.1", interface="lo")]
+
+    def __enter__(self) -> "LocalBackend":
+        first = free_ports(self.servers + 1)  # shortly before they are used
+        self.machines, self.master_port = [replace(self.machines[0], port=first)], first + self.servers
+        return self
+
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:  # noqa: ARG002
+        return subprocess.Popen([str(arg) for arg in argv], start_new_session=True, **kwargs)
 
 
 def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:

@@ -2,6 +2,9 @@
 
 Each machine has a separate IPv4 address, host name, process list, network link and /dev/shm. (Machines with a common
 /dev/shm would silently overwrite each other's data, see ``shm``.)
+
+With private disks, folders of this computer are mounted over the folders that machines would share. ``/home/me`` is
+then private and empty, and so are ``runs`` and ``data`` in the read-only checkout ``/home/me/course``.
 """
 
 import contextlib
@@ -10,25 +13,27 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.launcher.backends import Backend, Traits, disks, namespaces, wait_or_kill
-from tutorial_lib.launcher.environment import run_module
+from tutorial_lib.launcher.backends import Backend, Traits, namespaces, wait_or_kill
+from tutorial_lib.launcher.environment import CHECKOUT, run_module
 from tutorial_lib.launcher.jobspec import Machine
 
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
 EMULATOR = run_module("tutorial_lib.launcher.backends.emulator")
 SLOWEST_WIRE = 125_000  # bytes per second
-SETTINGS_OF_LINUX = {  # name: a value that forbids user namespaces, and a value that allows them
-    "kernel.unprivileged_userns_clone": ("0", 1),
-    "kernel.apparmor_restrict_unprivileged_userns": ("1", 0),
-    "user.max_user_namespaces": ("0", 15000),
-}
-AnyBackend = TypeVar("AnyBackend", bound="EmulatedBackend")
+SETTINGS_OF_LINUX = [  # name, a value that forbids user namespaces, and a value that allows them
+    ("kernel.unprivileged_userns_clone", "0", 1),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", 0),
+    ("user.max_user_namespaces", "0", 15000),
+]
+COPY_TO = "/tmp/tutorial"  # on machines with private disks: /tmp is always one of the private folders
+SYSTEM = ("", "bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")  # in /, shared
 
 
 class EmulationUnavailable(InputError):
@@ -59,21 +64,15 @@ class EmulatedBackend(Backend):
         count: number of machines, 1 to 64.
         wire: bandwidth of each machine's link in both directions (``"1gbit"``), by default without a limit.
         shm_bytes: size of each machine's /dev/shm, by default half of the memory.
-        own_disks: each machine has a private, empty home, /tmp, data folder and run folder, see ``disks``. Commands
-            start in the home, or in ``/`` if ``popen`` starts them.
-        private: additional private folders with ``own_disks``.
-
-    Attributes:
-        separate: machines with private disks.
-        folder: a folder of this computer that is removed together with the machines.
-
-    Raises:
-        InputError: an argument is wrong. EmulationUnavailable: the host does not allow emulated machines.
+        own_disks: each machine has a private, empty home, /tmp, data folder and run folder.
+        private: additional private folders with ``own_disks``. They are created if they do not exist.
     """
 
-    master_port = 29500  # the default of torchrun. Each emulated machine has all ports free
     registration: IO[str] | None = None  # a locked file that is kept open and then removed by the daemon
     _daemon: Any = None
+    folder: Path  # on this computer, with the private disks. It is removed together with the machines
+    pid: int  # of the daemon
+    pids: dict[str, int]  # of the first process of each machine
 
     def __init__(
         self,
@@ -86,49 +85,41 @@ class EmulatedBackend(Backend):
     ) -> None:
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")
-        parse_wire(wire)
-        self.wire, self.shm_bytes, self.private = wire, shm_bytes, list(private)
+        self.rate, self.shm_bytes, self.private = parse_wire(wire), shm_bytes, private
         self.machines = [
             Machine(name=f"machine-{k}", address=f"{SUBNET}.{k + 1}", interface="eth0", cpus=cpus)
             for k, cpus in enumerate(divide_cpus(count))
         ]
-        self.separate = list(self.machines) if own_disks else []
-        copy_to = disks.COPY_TO if own_disks else None
-        self.traits = Traits(shares_computer=True, private_shm=True, copy_to=copy_to)
-        self.folder = Path()
+        self.separate = list(self.machines) if own_disks else []  # machines with private disks
+        self.traits = Traits(copy_to=COPY_TO if own_disks else None)
 
     def on_disk(self, machine: Machine, path: Path | str) -> Path:
         """Return the path on this computer of a private folder of a machine, or of a file in one."""
         return Path(f"{self.folder}/{machine.name}{path}")
 
-    def __enter__(self: AnyBackend) -> AnyBackend:
-        self.folder = disks.create_folder()
-        separate = [machine.name for machine in self.separate]
-        plan: dict[str, Any] = {"machines": [machine.name for machine in self.machines], "separate": separate}
-        plan |= {"hosts": {"localhost": "127.0.0.1", **{machine.name: machine.address for machine in self.machines}}}
-        plan |= {"layers": disks.list_layers(self.private) if separate else [], "folder": str(self.folder)}
-        plan |= {"rate": parse_wire(self.wire), "shm_bytes": self.shm_bytes}
+    def __enter__(self) -> "EmulatedBackend":
+        plan: dict[str, Any] = {"machines": {machine.name: machine.address for machine in self.machines}}
+        plan |= {"separate": [machine.name for machine in self.separate]}
+        plan |= {"layers": _list_layers(self.private) if self.separate else []}
+        plan |= {"rate": self.rate, "shm_bytes": self.shm_bytes}
         plan |= {"registration": self.registration and self.registration.name}
-        with contextlib.ExitStack() as stack:
-            stack.callback(self.__exit__)
-            self._daemon = subprocess.Popen(
-                EMULATOR,
-                stdin=subprocess.PIPE,  # its end is the end of the machines
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # a reader of our pipe would wait until the daemon ends
-                text=True,
-                start_new_session=True,  # Ctrl-C in the terminal is for the coordinator to handle
-                cwd=disks.CHECKOUT,
-                pass_fds=[self.registration.fileno()] if self.registration else [],
-            )
+        kept = [self.registration.fileno()] if self.registration else []
+        # The daemon ends when its standard input ends. A reader of our standard error would wait for the daemon.
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        pipes |= {"text": True, "start_new_session": True, "cwd": CHECKOUT, "pass_fds": kept}
+        try:
+            self._daemon = subprocess.Popen(EMULATOR, **pipes)
             print(json.dumps(plan), file=self._daemon.stdin, flush=True)
-            with self._daemon.stdout as answer:
-                found = json.loads(answer.readline() or '{"error": "their daemon was killed"}')
-            if "error" in found:
-                raise EmulationUnavailable(f"this host does not allow emulated machines: {found['error']}", _remedy())
-            self.pid: int = found["pid"]
-            self.pids: dict[str, int] = found["pids"]  # of the first process of each machine
-            stack.pop_all()
+            answer: dict[str, Any] = {}
+            with self._daemon.stdout as lines:  # one line of the daemon and of each machine
+                while "error" not in answer and len(answer) < 2 + len(self.machines):
+                    answer |= json.loads(lines.readline() or '{"error": "their daemon was killed"}')
+            if "error" in answer:
+                raise EmulationUnavailable(f"this host does not allow emulated machines: {answer['error']}", _remedy())
+        except BaseException:
+            self.__exit__()
+            raise
+        self.pid, self.folder, self.pids = answer.pop("daemon"), Path(answer.pop("folder")), answer
         return self
 
     def stay(self, ends: float) -> None:
@@ -137,58 +128,39 @@ class EmulatedBackend(Backend):
             line.write(str(ends))
         self._daemon = None
 
-    def popen(
-        self, machine: Machine, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **kwargs: Any
-    ) -> subprocess.Popen:
-        """Start a command on an emulated machine. The arguments are those of ``subprocess.Popen``."""
-        cwd = kwargs.pop("cwd", None)
-        if machine in self.separate:
-            cwd = cwd or "/"  # as over ssh, because Python imports from its working directory
-            env = os.environ if env is None else env
-            env = {**env, "PYTHONPATH": disks.python_path(env)}
-        # A new session, because Ctrl-C in the terminal is for the coordinator to handle.
-        return subprocess.Popen(self.command(machine, argv, cwd), start_new_session=True, env=env, **kwargs)
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+        # As over ssh, a command starts in / because Python imports from its working directory.
+        cwd = kwargs.pop("cwd", None) or ("/" if machine in self.separate else None)
+        return subprocess.Popen(self.command(machine, argv, cwd), start_new_session=True, **kwargs)
 
     def command(
         self, machine: Machine, argv: Sequence[str], cwd: Path | str | None = None, *, as_user: bool = False
     ) -> list[str]:
-        """Return the command that runs ``argv`` on a machine.
-
-        Args:
-            cwd: working directory, by default that of this process, or the home on a machine with a private disk.
-            as_user: the command sees the ID of the user instead of the ID of root.
-        """
+        """Return the command that runs ``argv`` on a machine, with the ID of root unless ``as_user`` is true."""
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
         plan = {"pid": self.pids[machine.name], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan), *map(str, argv)]
 
     def rsync_shell(self, machine: Machine) -> list[str]:
-        """Part of being a ``Backend``."""
         return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else []
 
     def machine(self, name: str) -> Machine:
-        """Return the machine of this name, or raise an InputError."""
         if found := [machine for machine in self.machines if machine.name == name]:
             return found[0]
         raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")
 
     def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
-        """Change the link of a machine.
-
-        Args:
-            do: ``cut`` (packets are lost silently, as with a broken switch), ``mend`` or ``wire``.
-            wire: for ``wire``, the new bandwidth in both directions. ``None`` removes the limit.
-        """
+        """``cut`` the link of a machine (packets are lost silently), ``mend`` it, or change its rate (``wire``)."""
         plan = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
         plan |= {"do": do, "rate": parse_wire(wire)}
         pipes = {"input": json.dumps(plan), "stderr": subprocess.PIPE, "text": True}
-        done = subprocess.run(EMULATOR, check=False, cwd=disks.CHECKOUT, **pipes)
+        done = subprocess.run(EMULATOR, check=False, cwd=CHECKOUT, **pipes)
         if done.returncode != 0:
             raise InputError(f"cannot {do} the link of {machine.name}: {done.stderr.strip()}")
 
     def __exit__(self, *_exc: object) -> None:
-        """Stop the machines unless they are persistent. The kernel kills all processes on them."""
+        """Stop the machines unless they stay. The kernel kills all processes on them."""
         if self._daemon is not None:
             self._daemon.stdin.close()
             wait_or_kill(self._daemon, 10)
@@ -197,11 +169,30 @@ class EmulatedBackend(Backend):
 
 def _remedy() -> str:
     """Return the change of this host that would allow the refused step."""
-    hints = []
-    for name, (bad, good) in SETTINGS_OF_LINUX.items():
-        path = Path("/proc/sys", name.replace(".", "/"))
-        if path.exists() and path.read_text().strip() == bad:
-            hints.append(f"{name} is {bad}; an administrator can allow it with: sudo sysctl {name}={good}")
-    container = "In a container, start it with --privileged (or a seccomp profile that allows unshare and mount)."
-    other = "Without it, one machine with several trainers works everywhere: --machines 1 --trainers 2."
-    return "\n".join([*(hints or [container]), other])
+    hint = "In a container, start it with --privileged (or a seccomp profile that allows unshare and mount)."
+    for name, bad, good in SETTINGS_OF_LINUX:
+        with contextlib.suppress(OSError):  # most systems have one of them
+            if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == bad:
+                hint = f"{name} is {bad}; an administrator can allow it with: sudo sysctl {name}={good}"
+    return f"{hint}\nWithout it, one machine with several trainers works everywhere: --machines 1 --trainers 2."
+
+
+def _list_layers(more: Iterable[Path]) -> list[tuple[str, bool]]:
+    """Return the folders to mount on a machine with a private disk, outer ones first, and whether each is private."""
+    here, program = Path.cwd(), Path(sys.executable)
+    visible = {CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)}
+    visible |= {Path(path) for path in sys.path if path.endswith("-packages")}
+    while program.is_symlink():  # each link and its target must stay visible
+        visible.add(program.parent)
+        program = program.parent / program.readlink()
+    visible |= {path.resolve() for path in [*visible, program.parent]}
+    private = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), Path.home(), here / "runs", *more}
+    private |= set() if CHECKOUT.name.endswith("-packages") else {CHECKOUT / "data", CHECKOUT / "runs"}
+    private |= set() if here.is_relative_to(CHECKOUT) else {here}
+    private = {path.resolve() for path in private} - visible
+    private = {path for path in private if path.parent != Path("/") or path.name not in SYSTEM}
+    for path in private:
+        with contextlib.suppress(OSError):  # somebody else's folder
+            path.mkdir(parents=True, exist_ok=True)
+    layers = [(str(path), path in private) for path in private | visible if path.is_dir()]
+    return sorted(layers, key=lambda layer: layer[0].count("/"))

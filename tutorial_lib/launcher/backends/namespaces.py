@@ -1,10 +1,7 @@
 """The Linux calls that Python 3.10 lacks, and the program that runs a command on an emulated machine.
 
-Each failure is an ``OSError`` whose text names the step that the kernel refused.
-
-``python -I -S namespaces.py PLAN COMMAND...`` imports the standard library only, so it starts in some milliseconds. It
-enters the machine, forks (a PID namespace takes effect for children only), and waits. The kernel kills the command when
-this program dies. Ctrl-C in a terminal reaches the command directly, and this program passes other signals on.
+Each failure is an ``OSError`` whose text names the step that the kernel refused. The program imports the standard
+library only, so it starts in some milliseconds.
 """
 
 import ctypes
@@ -19,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 NAMESPACES = {"user": 1 << 28, "mnt": 1 << 17, "net": 1 << 30, "uts": 1 << 26, "ipc": 1 << 27, "pid": 1 << 29}
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 
 
 def _check(result: int, step: str) -> None:
@@ -39,14 +36,14 @@ def setns(fd: int) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     words = (source.encode(), target.encode(), kind.encode())
     _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
 
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when the thread that forked it ends."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+    _check(_libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def new_user_namespace(inner_uid: int = 0, inner_gid: int = 0) -> None:
@@ -79,10 +76,10 @@ def enter(pid: int, *kinds: str) -> None:
 
 
 def main() -> None:
-    """Enter the machine, run the command, and end as the command ends."""
+    """Enter a machine, run a command, and end as it ends. The kernel kills the command when this program dies."""
     plan, command = json.loads(sys.argv[1]), sys.argv[2:]
     enter(plan["pid"])
-    child = os.fork()
+    child = os.fork()  # a PID namespace takes effect for children only
     if child == 0:
         try:
             die_with_parent()
@@ -96,7 +93,7 @@ def main() -> None:
             print(f"cannot start {command[0]!r} in {plan['cwd']}: {error.strerror}", file=sys.stderr)
             os._exit(127)
     os.closerange(0, 3)  # only the command may hold our pipes open: their end must mean that the command ended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the command directly
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: os.kill(child, received))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,43 +1,147 @@
-"""Machines that a client program reaches, ssh or srun."""
+"""Machines on which a client program starts processes: ssh, or srun in a Slurm allocation.
 
+Each process on a machine has one client, and an agent ends when its connection ends. If the network fails silently, ssh
+notices missing answers to keep-alives, and the agent notices missing pings, which come every 5 s.
+"""
+
+import contextlib
+import getpass
+import ipaddress
+import os
+import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
-from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from tutorial_lib.launcher.backends import KILLED_SECONDS, Backend, Traits, wait_or_kill
+from tutorial_lib.errors import InputError
+from tutorial_lib.launcher.backends import Backend, Traits
 from tutorial_lib.launcher.jobspec import Machine
+from tutorial_lib.launcher.messages import Hello
+
+# ssh must not ask questions. Users decide which machines they trust, so ssh refuses unknown host keys.
+SSH = ["ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=5", "-oServerAliveCountMax=4"]
+SSH += ["-oLogLevel=ERROR", "-oClearAllForwardings=yes", "-T"]
+REMEDIES = {  # pattern in the last line of ssh: advice. The first match counts
+    "Host key|known_hosts": "Compare the key of the machine and accept it once by hand: ssh {login}",
+    "Permission denied": "Let {user} log in there without a password: ssh-keygen -t ed25519 (once), then ssh-copy-id "
+    "{login}. A key with a passphrase needs a running ssh-agent.",
+    "refused": "No ssh server listens on port {port}: install openssh-server, or give its --ssh_port.",
+    "timed out|No route": "Is {address} right, switched on, and not behind a firewall?",
+    "": "Try it by hand: ssh {login} {python} -c 'import tutorial_lib'",
+}
+# With --overlap and --mem=0, steps share the CPUs and the memory of the job, so no step waits until another one ends.
+# With --chdir=/, srun does not replace a missing working directory by /tmp with a warning.
+SRUN = ["srun", "--overlap", "--mem=0", "--chdir=/", "--nodes=1", "--ntasks=1"]
+SRUN += ["--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
 
-class RemoteBackend(Backend):
-    """Computers that the client programs ssh or srun reach. Each command has a client, which ends with the context."""
+def _start(client: list[str], argv: Sequence[str], python: str, **kwargs: Any) -> subprocess.Popen:
+    """Start a command with a client that passes one line to a shell on a machine."""
+    line = shlex.join(python if str(word) == sys.executable else str(word) for word in argv)
+    kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
+    # ~/.bashrc may print a text without an end of line, and a home may contain a random.py that Python would import.
+    return subprocess.Popen([*client, f"echo; cd / && exec {line}"], start_new_session=True, **kwargs)
 
-    master_port = 29500
 
-    def __init__(self, machines: Sequence[Machine], traits: Traits, python: str = sys.executable) -> None:
-        self.machines, self.traits, self.python = list(machines), traits, python
-        self._started: list[subprocess.Popen] = []
+class SshBackend(Backend):
+    """Machines reached with the user's ssh client and configuration. Their ``python`` must have tutorial_lib."""
 
-    @abstractmethod
-    def _client(self, machine: Machine, line: str) -> list[str]:
-        """Return the command of the client, which runs ``line`` in a shell of the machine."""
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        *,
+        port: int | None = None,
+        username: str | None = None,
+        config: str | None = None,
+        python: str = sys.executable,
+        copy_to: str | None = None,
+    ) -> None:
+        if shutil.which("ssh") is None:
+            raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
+        self.machines, self.port, self.username, self.python = list(machines), port, username, python
+        reach = {"port": port, "username": username, "config": config}
+        self.traits = Traits(silence_seconds=30.0, place="ssh to {0.address}", copy_to=copy_to, reach=reach)
+        # With ``-l`` and ``--``, a user name or an address cannot become an option of ssh.
+        self._client = [*SSH, *(["-F", config] if config else []), *(["-p", str(port)] if port else [])]
+        self._client += [*(["-l", username] if username else []), "--"]
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        """Start a command in the folder ``/``, because a home may contain a ``random.py`` that Python would import."""
-        words = [self.python if str(word) == sys.executable else str(word) for word in argv]
-        kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
-        # The coordinator handles Ctrl-C in the terminal. The signal must not end the connections.
-        line = f"cd / && exec {shlex.join(words)}"
-        process = subprocess.Popen(self._client(machine, line), start_new_session=True, **kwargs)
-        self._started.append(process)
-        return process
+        return _start([*self._client, machine.address], argv, self.python, **kwargs)
 
-    def __exit__(self, *_exc: object) -> None:
-        """End the clients that still run. The processes on the machines end because they lose their connection."""
-        for process in self._started:
-            process.terminate()
-        for process in self._started:
-            wait_or_kill(process, KILLED_SECONDS)
-        self._started = []
+    def resolve(self, hellos: Sequence[Hello]) -> None:
+        """Replace ``~`` in ``copy_to``."""
+        copy_to, home = self.traits.copy_to, hellos[0].home
+        if copy_to is None or not copy_to.startswith("~"):
+            return
+        for machine, hello in zip(self.machines, hellos, strict=True):
+            if hello.home != home:
+                message = f"--copy_to {copy_to}: the home is {home} on {self.machines[0].name}"
+                remedy = "Give an absolute path, the same on all machines."
+                raise InputError(f"{message}, and {hello.home} on {machine.name}", remedy)
+        self.traits = replace(self.traits, copy_to=home + copy_to[1:])
+
+    def remedy(self, machine: Machine, last_words: str) -> str:
+        login = f"{self.username}@{machine.address}" if self.username else machine.address
+        words = {"login": f"-p {self.port} {login}" if self.port else login, "port": self.port or 22}
+        words |= {"user": self.username or getpass.getuser(), "address": machine.address, "python": self.python}
+        return next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_words)).format(**words)
+
+    def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002
+        return self._client
+
+
+class SlurmBackend(Backend):
+    """The first ``count`` nodes of this allocation. The job uses ``subnet``, by default the network of their names."""
+
+    # Some nodes must wake up first, and load Python over the network.
+    traits = Traits(silence_seconds=30.0, answer_seconds=60.0, place="node {0.name}")
+
+    def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
+        try:
+            self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
+        except ValueError as error:
+            raise InputError(f"--subnet {subnet}: {error}", "Write it like 10.1.0.0/16.") from None
+        listed = os.environ.get("SLURM_JOB_NODELIST")
+        if listed is None or shutil.which("scontrol") is None or shutil.which("srun") is None:
+            remedy = "Ask for nodes first: salloc --nodes 2 --ntasks-per-node 1. For sbatch, submit writes a script."
+            raise InputError("--slurm: this is not inside a Slurm allocation", remedy)
+        command = ["scontrol", "show", "hostnames", listed]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise InputError(f"{shlex.join(command)}: {done.stderr.strip()}")
+        nodes = done.stdout.split()
+        if count is not None and count > len(nodes):
+            raise InputError(f"{count} machines are wanted, and the allocation has {len(nodes)} nodes")
+        self.machines = [Machine(node, "") for node in nodes[:count]]
+
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+        return _start([*SRUN, f"--nodelist={machine.name}", "sh", "-c"], argv, sys.executable, **kwargs)
+
+    def resolve(self, hellos: Sequence[Hello]) -> None:
+        """Find the address of each node. An InputError reports a node without one that the other nodes can use."""
+        pairs = zip(self.machines, hellos, strict=True)
+        self.machines = [replace(node, address=self._choose_address(node.name, hello)) for node, hello in pairs]
+
+    def _choose_address(self, node: str, hello: Hello) -> str:
+        cards = {ips[0]: card for card, ips in hello.addresses.items() if not ips[0].startswith("127.")}
+        usable = [ip for ip in cards if self.subnet is None or ipaddress.IPv4Address(ip) in self.subnet]
+        if self.subnet is None:
+            with contextlib.suppress(OSError):
+                named = socket.gethostbyname(node)
+                usable = [named] if named in cards else usable
+        if len(usable) == 1:
+            return usable[0]
+        network = f"--subnet {self.subnet}" if self.subnet else "the network of its name"
+        shown = ", ".join(f"{ip} ({card})" for ip, card in cards.items()) or "none"
+        remedy = "Choose the network of the job, for example: --subnet 10.1.0.0/16"
+        raise InputError(f"node {node}: {len(usable)} of its addresses can be in {network}: {shown}", remedy)
+
+    def remedy(self, machine: Machine, last_words: str) -> str:
+        if not last_words:
+            return f"Look at the state of the node: scontrol show node {machine.name}"
+        return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {sys.executable} -c 'import tutorial_lib'"

@@ -60,8 +60,8 @@ def list_all(*, as_json: JsonOption = False) -> None:
         print(f"no machines are running; start some with: {PROGRAM} machines start 2")
     for each in () if as_json else found:
         print(f"{each.name}: ends {_clock(each.ends)}, {f'used by {each.job}' if each.job else 'no job'}")
-        for machine, address, wire in zip(each.machines, each.addresses, each.wires, strict=True):
-            print(f"  {machine:12} {address:16} {'cut' if machine in each.cut else wire or 'no limit'}")
+        for machine, address, wire, cut in zip(each.machines, each.addresses, each.wires, each.cut, strict=True):
+            print(f"  {machine:12} {address:16} {'cut' if cut else wire or 'no limit'}")
 
 
 @machines_app.command
@@ -103,12 +103,12 @@ def on(
 
     With all, the command runs on all machines at the same time, without input.
     """
-    with PersistentBackend(running_set(name), job=False) as cluster:
-        if machine == "all":
-            sys.exit(_run_on_all(cluster, command))
-        line = cluster.command(cluster.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
-        # This process becomes the command, which uses the caller's terminal and gets its signals.
-        os.execv(line[0], line)
+    cluster = PersistentBackend(running_set(name))
+    if machine == "all":
+        sys.exit(_run_on_all(cluster, command))
+    line = cluster.command(cluster.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
+    # This process becomes the command, which uses the caller's terminal and gets its signals.
+    os.execv(line[0], line)
 
 
 def _run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
@@ -144,9 +144,9 @@ def running_set(name: str | None) -> str:
 
 
 def _change_link(verb: str, machine: str, name: str | None, rate: str | None = None) -> None:
-    with PersistentBackend(running_set(name), job=False) as cluster:
-        for each in cluster.machines if machine == "all" else [cluster.machine(machine)]:
-            cluster.change_link(each, verb, rate)
+    cluster = PersistentBackend(running_set(name))
+    for each in cluster.machines if machine == "all" else [cluster.machine(machine)]:
+        cluster.change_link(each, verb, rate)
 
 
 def _clock(seconds: float) -> str:
