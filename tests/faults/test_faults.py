@@ -23,6 +23,7 @@ from fault_support import (
     plan_of,
     remove_group,
 )
+from preflight_support import flip_last_bit
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.job.dgl import SHM_PATTERNS
@@ -315,22 +316,19 @@ def test_a_wrong_number_of_addresses(machines, tmp_path, saw, monkeypatch):
     saw("a wrong number of addresses", error, None)
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated", "bit-flipped"])
-def test_a_damaged_partition_file(damage, machines, tmp_path, saw):
+@pytest.mark.parametrize(
+    ("damage", "change"),
+    [
+        ("missing", Path.unlink),
+        ("truncated", lambda path: os.truncate(path, path.stat().st_size - 1000)),
+        ("bit-flipped", flip_last_bit),
+    ],
+)
+def test_a_damaged_partition_file(damage, change, machines, tmp_path, saw):
     cluster, partition = machines
     folder = tmp_path / "parts"
     shutil.copytree(partition.folder, folder)
-    file = folder / "part1" / "node_feat.dgl"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "truncated":
-        os.truncate(file, file.stat().st_size - 1000)
-    else:
-        with file.open("r+b") as stream:
-            stream.seek(5000)
-            byte = stream.read(1)[0]
-            stream.seek(5000)
-            stream.write(bytes([byte ^ 4]))
+    change(folder / "part1" / "node_feat.dgl")
     plan = plan_of(cluster, partition, tmp_path, "none", "-", part_config=str(folder / partition.config.name))
     error = refused(cluster, plan, "node_feat.dgl")
     assert str(error).startswith("machine-1: ")

@@ -130,14 +130,12 @@ def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
 
 
 def test_more_epochs_than_before(single_run, tmp_path):
-    """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start. All but the number of epochs
-    is taken from the run, wherever the second command is given.
+    """2 and then 3 epochs are the same as 3, with a checkpoint at the end of each start. All other options are taken
+    from the run, in any working directory.
     """
     out = tmp_path / "run"
     tutorial("train", *single_run.options, "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
     tutorial("train", "--resume", "--trust", "--epochs", "3", "--out", str(out), cwd=tmp_path)
-    again = tutorial("train", "--resume", "--trust", "--out", str(out), code=2)
-    assert "--epochs 3, and the run in" in again.stderr
     assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
 
 
@@ -165,8 +163,7 @@ def test_resume_without_a_checkpoint(tmp_path, run_here):
     empty = ["--out", str(tmp_path)], f"no checkpoint in {tmp_path / 'checkpoint'}"
     for out, words in (([], "--resume needs --out"), empty):
         done = run_here("train", "--resume", *out)
-        assert done.returncode == 2
-        assert words in done.stderr
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
 def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw, run_here):

@@ -104,11 +104,8 @@ class Layout:
         return self.slurm or self.real is not None
 
     def cluster(self, *private: Path) -> Backend:
-        """Return the backend, which is not entered. With ``own_disks``, the machines have no access to ``private``.
-
-        An InputError reports an unusable address file, or missing GPUs. Ranks on real machines check theirs.
-        """
-        if self.device != "cpu":
+        """Return the backend, which is not entered. With ``own_disks``, the machines have no access to ``private``."""
+        if self.device != "cpu":  # ranks on real machines check their GPUs
             from tutorial_lib.trainer.placement import assign, gpu_count  # --help does not import torch
 
             gpus = 10**6 if self.elsewhere else gpu_count()
@@ -132,7 +129,6 @@ class Layout:
         return EmulatedBackend(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
 
     def limits(self) -> Limits:
-        """Return the time limits of a job."""
         return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
 
     def plan(self, cluster: Backend, **fields: Any) -> JobPlan:
