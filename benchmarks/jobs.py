@@ -15,9 +15,8 @@ from tutorial_lib.files import write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.result import versions
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.job.train import run_distributed
+from tutorial_lib.job.train import run_distributed, versions
 from tutorial_lib.launcher.coordinator import MachineUse
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig

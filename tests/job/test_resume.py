@@ -114,11 +114,10 @@ def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, par
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_one_process_goes_on_after_sigterm_and_after_it_was_killed(single_run, tmp_path):
-    """L38. The last event may be cut off. SIGTERM saves in the middle of an epoch."""
+def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
+    """L38. The last event may be cut off."""
     out, arguments = tmp_path / "run", single_run.options
-    assert "; go on with --resume" in start_and_kill(arguments, out, 1, lambda run: run.terminate(), code=143)
-    start_and_kill([*arguments, "--resume"], out, 2, lambda run: run.kill())
+    start_and_kill(arguments, out, 1, lambda run: run.kill())
     (out / "checkpoint" / "epoch-0009").mkdir()  # what a save leaves that is killed in the middle
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "ste')
@@ -126,19 +125,17 @@ def test_one_process_goes_on_after_sigterm_and_after_it_was_killed(single_run, t
     assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
     assert not (out / "checkpoint" / "epoch-0009").exists()
-    steps = {(e["epoch"], e["step"]) for e in events_of(out) if e["kind"] == "step"}
-    assert len(steps) == EPOCHS * events_of(single_run.out)[0]["steps"]
+    steps = [[(e["epoch"], e["step"]) for e in events_of(run) if e["kind"] == "step"] for run in (out, single_run.out)]
+    assert {*steps[0]} == {*steps[1]}
 
 
 def test_more_epochs_than_before(single_run, tmp_path):
-    """2 and then 3 epochs are the same as 3; a checkpoint only at the end of each start. All but the number of epochs
-    is taken from the run, wherever the second command is given.
+    """2 and then 3 epochs are the same as 3, with a checkpoint at the end of each start. All other options are taken
+    from the run, in any working directory.
     """
     out = tmp_path / "run"
     tutorial("train", *single_run.options, "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
     tutorial("train", "--resume", "--trust", "--epochs", "3", "--out", str(out), cwd=tmp_path)
-    again = tutorial("train", "--resume", "--trust", "--out", str(out), code=2)
-    assert "--epochs 3, and the run in" in again.stderr
     assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
 
 
@@ -166,8 +163,7 @@ def test_resume_without_a_checkpoint(tmp_path, run_here):
     empty = ["--out", str(tmp_path)], f"no checkpoint in {tmp_path / 'checkpoint'}"
     for out, words in (([], "--resume needs --out"), empty):
         done = run_here("train", "--resume", *out)
-        assert done.returncode == 2
-        assert words in done.stderr
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
 def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw, run_here):

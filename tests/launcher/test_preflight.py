@@ -103,7 +103,7 @@ def test_another_version_of_tutorial_lib(two, partition_of, tmp_path, monkeypatc
 
 def test_the_agent_is_light():
     code = (
-        "import sys, tutorial_lib.launcher.agent, tutorial_lib.job.parts\n"
+        "import sys, tutorial_lib.launcher.agent, tutorial_lib.job.dgl\n"
         "assert not {'torch', 'dgl', 'numpy', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -61,9 +61,10 @@ def test_the_cpu_moves_nothing():
 
 def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
     monkeypatch.setattr(placement, "gpu_count", lambda: 0)
-    Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").check_device()
+    (tmp_path / "ip.txt").write_text("10.0.0.1")
+    Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").cluster()
     with pytest.raises(InputError, match="no GPU that torch can use"):
-        Layout(emulate=2, device="cuda").check_device()
+        Layout(emulate=2, device="cuda").cluster()
     assert settle("auto").describe() == {"device": "cpu", "backend": "none", "device_reason": "no GPU"}
 
 

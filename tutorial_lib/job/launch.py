@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import JobPlan, read_part
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import default_run_folder, open_run
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
@@ -18,7 +18,6 @@ from tutorial_lib.job.layout import (
     check_results,
     run_on_machines,
 )
-from tutorial_lib.job.parts import read_part
 from tutorial_lib.job.remote_files import exclude_other_parts
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.coordinator import MachineUse
@@ -162,6 +161,6 @@ def launch(
         )
         on_plan(plan)
         rules = exclude_other_parts(workspace, part_config, len(cluster.machines), out)
-        coordinator, missing = run_on_machines(agents, plan, request, out, log.write, [(workspace, "", rules)])
+        coordinator, missing = run_on_machines(agents, plan, request.limits(), out, log.write, [(workspace, "", rules)])
         check_results(missing)
         return coordinator.use

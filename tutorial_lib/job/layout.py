@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,8 @@ class RealMachines:
 
     def __post_init__(self) -> None:
         if self.copy_to is not None and self.copy_to != "~" and not self.copy_to.startswith(("/", "~/")):
-            raise InputError(
-                f"--copy_to {self.copy_to}: give an absolute path, or one from your home on the machines",
-                "For example /scratch/job or '~/job' (in quotes: your shell here would replace the ~).",
-            )
+            message = f"--copy_to {self.copy_to}: give an absolute path, or one from your home on the machines"
+            raise InputError(message, "For example /scratch/job or '~/job', in quotes. Your shell would replace the ~.")
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,8 @@ class Layout:
     collective_timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        for name, value, least in [
-            ("trainers", self.trainers, 1),
-            ("samplers", self.samplers, 0),
-            ("servers", self.servers, 1),
-        ]:
-            if value < least:
+        for name, least in {"trainers": 1, "samplers": 0, "servers": 1}.items():
+            if (value := getattr(self, name)) < least:
                 raise InputError(f"{name} must be at least {least}, got {value}")
 
     @property
@@ -107,51 +101,36 @@ class Layout:
         """Whether the machines are other computers. Emulated machines share the memory and the CPUs of this one."""
         return self.slurm or self.real is not None
 
-    def check_device(self) -> None:
-        """Raise an InputError if this computer lacks the GPUs for ``device``. Ranks on real machines check theirs."""
-        if self.device == "cpu":
-            return
-        from tutorial_lib.trainer.placement import assign, gpu_count  # torch: the command's help does not wait for it
-
-        gpus = 10**6 if self.elsewhere else gpu_count()
-        assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
-
     def cluster(self, *private: Path) -> Backend:
-        """Return the backend: Slurm, ssh, running or new emulated machines, or this computer. It is not entered.
+        """Return the backend, which is not entered. With ``own_disks``, the machines have no access to ``private``."""
+        if self.device != "cpu":  # ranks on real machines check their GPUs
+            from tutorial_lib.trainer.placement import assign, gpu_count  # --help does not import torch
 
-        Args:
-            private: additional folders that machines with ``own_disks`` must not share.
-
-        Raises:
-            InputError: the address file cannot be used, or no machines of this name are running.
-        """
+            gpus = 10**6 if self.elsewhere else gpu_count()
+            assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
         if self.slurm:
             return SlurmBackend(self.subnet, self.emulate)
         if self.on is not None:
             return PersistentBackend(self.on, self.emulate)
-        if self.real is None:
-            if self.emulate is None:
-                return LocalBackend(self.servers)
-            return EmulatedBackend(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
-        real = self.real
-        if not real.ip_config.exists():
-            raise InputError(
-                f"--ip_config {real.ip_config} does not exist",
-                "Write one line 'address [port]' for each machine, or use --emulate N to have machines made.",
-            )
-        machines = read_ip_config(real.ip_config)[: self.emulate]
-        if not real.allow_public:  # before they are contacted
-            check_private(machines)
-        config = real.ssh_config and str(real.ssh_config.absolute())
-        options = {"port": real.ssh_port, "username": real.ssh_username, "python": real.python, "copy_to": real.copy_to}
-        return SshBackend(machines, config=config, **options)
+        if (real := self.real) is not None:
+            if not real.ip_config.exists():
+                remedy = "Write one line 'address [port]' for each machine, or use emulated machines: --emulate N"
+                raise InputError(f"--ip_config {real.ip_config} does not exist", remedy)
+            machines = read_ip_config(real.ip_config)[: self.emulate]
+            if not real.allow_public:  # before they are contacted
+                check_private(machines)
+            login = {"port": real.ssh_port, "username": real.ssh_username}
+            config = real.ssh_config and str(real.ssh_config.absolute())
+            return SshBackend(machines, **login, config=config, python=real.python, copy_to=real.copy_to)
+        if self.emulate is None:
+            return LocalBackend(self.servers)
+        return EmulatedBackend(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
 
     def limits(self) -> Limits:
-        """Return the time limits of a job."""
         return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
 
     def plan(self, cluster: Backend, **fields: Any) -> JobPlan:
-        """Return the plan of a job on machines whose agents have started. ``fields`` are further fields of the plan."""
+        """Return the plan of a job on machines whose agents have started, with further ``fields``."""
         if self.slurm:
             check_private(cluster.machines)
         threads = self.server_threads or (None if self.elsewhere else 1)
@@ -168,34 +147,19 @@ class Layout:
 
 
 def run_on_machines(
-    agents: Agents,
-    plan: JobPlan,
-    layout: Layout,
-    out: Path,
-    on_event: Callable[[Event], None],
-    uploads: Sequence[Upload],
-    *,
-    finishing: float = 0.0,
+    agents: Agents, plan: JobPlan, limits: Limits, out: Path, on_event: Callable[[Event], None], uploads: list[Upload]
 ) -> tuple[Coordinator, list[str]]:
-    """Run the job. If the machines share no folder with this computer, upload its inputs and download its results.
+    """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
 
-    Args:
-        plan: with the paths of this computer.
-        finishing: seconds for the trainers to save after SIGTERM, see ``Limits``.
-
-    Returns:
-        The coordinator with the events and the use of the machines, and the results that could not be downloaded.
-
-    Raises:
-        InputError: the job cannot run, and no process was started. JobFailed: the job failed, with the first cause.
+    ``plan`` has the paths of this computer. Returns the coordinator and the results that could not be downloaded.
     """
-    limits, remote, files = replace(layout.limits(), finishing=finishing), plan, None
+    remote, files = plan, None
     with contextlib.ExitStack() as stack:
         if (copy_to := agents.backend.traits.copy_to) is not None:
             files = RemoteFiles(agents.backend, out, on_event, uploads)
-            names = [name for name in ("part_config", "ip_config", "log_dir") if getattr(plan, name)]
             command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
-            moved = {name: files.locate(getattr(plan, name)) for name in names}
+            paths = {name: getattr(plan, name) for name in ("part_config", "ip_config", "log_dir")}
+            moved = {name: files.locate(path) for name, path in paths.items() if path}
             remote = replace(plan, cwd=copy_to, command=command, **moved)
             on_event = stack.enter_context(files).on_event
         coordinator = Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec())
@@ -206,5 +170,5 @@ def run_on_machines(
 def check_results(missing: list[str]) -> None:
     """Raise a JobError if results of a successful job could not be downloaded."""
     if missing:
-        first, *others = missing
-        raise JobError(f"the job ended well, but not all of its results are here: {first}", "\n".join(others))
+        message = f"the job ended well, but not all of its results are here: {missing[0]}"
+        raise JobError(message, "\n".join(missing[1:]))

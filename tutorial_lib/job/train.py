@@ -3,38 +3,30 @@
 import os
 import platform
 import resource
-import signal
 import sys
-import threading
 import time
+from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import tutorial_lib
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job import remote_files
+from tutorial_lib.job.dgl import JobPlan, read_part
 from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.folder import NEW_RUN, Continuation, log_folder, open_run, own_run_folder, settings_of
+from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, open_run, own_run_folder, settings_of
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, check_results, run_on_machines
-from tutorial_lib.job.parts import check_parts
-from tutorial_lib.job.remote_files import (
-    IP_CONFIG,
-    JOB,
-    check_delivery,
-    exclude_other_parts,
-    fetch_results,
-    read_delivery,
-)
-from tutorial_lib.job.result import distributed_result, result_of
+from tutorial_lib.job.remote_files import IP_CONFIG, JOB
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
-from tutorial_lib.launcher.coordinator import Event
-from tutorial_lib.launcher.failure import first_sigterm
+from tutorial_lib.launcher.coordinator import Event, MachineUse
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.run import train_single
@@ -42,7 +34,7 @@ from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import phases_of
-from tutorial_lib.trainer.loop import Stopped
+from tutorial_lib.trainer.loop import TrainResult
 from tutorial_lib.trainer.placement import settle
 
 FINISHING_SECONDS = 20.0  # Kubernetes and often Slurm allow 30 s between SIGTERM and SIGKILL
@@ -58,61 +50,47 @@ def run_distributed(
 ) -> dict[str, Any]:
     """Train on the machines of ``layout`` and return the content of ``result.json``.
 
-    Args:
-        source: a data set, which this function loads and partitions, or a partition with one part for each machine.
-        out: run folder. It must be empty or missing, unless ``keep`` continues the run in it.
-
-    Raises:
-        InputError: a check before the start failed. JobFailed: the job failed, with the first cause.
+    A partition must have one part for each machine. An InputError reports a failed check before the start, and a
+    JobFailed the first cause of a failure.
     """
     reporter, out = reporter or Reporter(), out.absolute()
     reporter.epochs = config.epochs
-    layout.check_device()
     data = source.folder if isinstance(source, Partition) else source.root or default_root()
     cluster = layout.cluster(out, data)
+    count = len(cluster.machines)
     if isinstance(source, Partition):
         partition = source
         task_named(config.task).check(partition.manifest["dataset"])
-        check_parts(partition.report.parts, len(cluster.machines), partition.folder)
+        read_part(partition.config, 0, count)
     else:  # no reference to the graph is kept, because the servers load the parts again
-        partition = source.partition(_load(source, config, reporter), len(cluster.machines), reporter.say)
+        partition = source.partition(_load(source, config, reporter), count, reporter.say)
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
-        reporter.say(f"{len(cluster.machines)} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
-    manifest = partition.manifest
-    settings = settings_of(
-        config,
-        manifest["dataset"]["name"],
-        manifest["fingerprint"],
-        machines=len(cluster.machines),
-        trainers=layout.trainers,
-        partition=manifest["files"]["node_map.npy"]["sha256"][:16],
-    )
-    if keep.resume and (left := read_delivery(out)):  # a killed run can have a newer checkpoint there
-        check_delivery(out, left, cluster, trust=keep.trust)
+        reporter.say(f"{count} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
+    manifest, parts, info = partition.manifest, partition.folder, partition.manifest["dataset"]
+    places = {"machines": count, "trainers": layout.trainers}
+    key = manifest["files"]["node_map.npy"]["sha256"][:16]
+    settings = settings_of(config, info["name"], manifest["fingerprint"], **places, partition=key)
+    if keep.resume and (left := remote_files.read_delivery(out)):  # a killed run can have a newer checkpoint there
+        remote_files.check_delivery(out, left, cluster, trust=keep.trust)
         with own_run_folder(out):
-            for problem in fetch_results(out, left, reporter.say):
+            for problem in remote_files.fetch_results(out, left, reporter.say):
                 reporter.say(f"continuing without some results: {problem}")
     start, logs = time.time(), log_folder(out)
     with open_run(out, reporter, keep, settings) as log, cluster, Agents(cluster, logs, log.warn) as agents:
         job = {"train": config.to_dict(), "description": settings, "device": layout.device}
         write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
         write_ip_config(out / IP_CONFIG, cluster.machines)
-        plan, parts = make_plan(partition, cluster, layout, config, out, logs), partition.folder
-        rules = exclude_other_parts(parts, partition.config, len(cluster.machines))
+        plan = make_plan(partition, cluster, layout, config, out, logs)
+        rules = remote_files.exclude_other_parts(parts, partition.config, count)
         uploads = [(parts, f"partitions/{parts.name}", rules)]
-        coordinator, missing = run_on_machines(
-            agents, plan, layout, out, log.write, uploads, finishing=FINISHING_SECONDS
-        )
-    result = distributed_result(partition, config, plan, coordinator, time.time() - start, log.earlier, log.resumed)
-    write_json(out / "result.json", result)
+        limits = replace(layout.limits(), finishing=FINISHING_SECONDS)
+        coordinator, missing = run_on_machines(agents, plan, limits, out, log.write, uploads)
+    about = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}
+    about |= {"machines": count, "trainers_per_machine": layout.trainers, "servers_per_machine": layout.servers}
+    about |= {"samplers_per_trainer": layout.samplers, "partition": asdict(partition.report)}
+    result = _write_result(out, about, read_ids(parts), log, coordinator.events, coordinator.use)
     check_results(missing)
-    _name_predictions(out, read_ids(partition.folder), manifest["dataset"])
     return result
-
-
-def _name_predictions(out: Path, ids: Any, info: dict[str, Any]) -> None:
-    if ids is not None and (out / "predictions.npy").exists():
-        write_named_predictions(out, ids, info.get("class_names", []))
 
 
 def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Dataset:
@@ -155,59 +133,72 @@ def run_single(
     out: Path,
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
-    *,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Train in this process alone, with the same outputs. A distributed run must agree with this one.
-
-    Args:
-        device: "auto", "cpu" or "cuda".
-
-    Raises:
-        InputError: the run cannot start. JobError: the loss is not a finite number. SystemExit: SIGTERM arrived.
-    """
-    reporter = reporter or Reporter()
+    """Train in this process alone, with the same outputs. A distributed run must agree with this one."""
+    reporter, out, events = reporter or Reporter(), out.absolute(), list[Event]()
     reporter.epochs = config.epochs
-    place = settle(device)
-    dataset = _load(source, config, reporter)
+    place, dataset = settle(device), _load(source, config, reporter)
     _ = dataset.graph  # this process needs the whole graph
     start = time.time()  # as in a distributed run, the time begins when the data are in memory
-    out = out.absolute()
-    settings = settings_of(
-        config, dataset.name, dataset.fingerprint(), machines=1, trainers=1, partition="single process"
-    )
+    places = {"machines": 1, "trainers": 1, "partition": "single process"}
+    settings = settings_of(config, dataset.name, dataset.fingerprint(), **places)
     with open_run(out, reporter, keep, settings) as log:
-        events: list[Event] = []
 
         def emit(kind: str, **fields: Any) -> None:
             events.append({"kind": kind, "time": time.time(), "rank": 0, "local_rank": 0, **fields})
             log.write(events[-1])
 
         write_json(out / JOB, {"train": config.to_dict(), "description": settings})
-        told = threading.Event()
-        saver = CheckpointManager(out / "checkpoint", settings, keep.every, keep.resume, emit, told.is_set)
+        emit("placed", **place.describe())
+        saver = CheckpointManager(out / "checkpoint", settings, keep.every, keep.resume, emit)
         try:
-            with first_sigterm(told.set):
-                trained = train_single(LocalShard(dataset, place, emit), config, saver)
-        except Stopped:
-            sys.exit(128 + signal.SIGTERM)
+            trained = train_single(LocalShard(dataset, place, emit), config, saver)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")
         trained.save(out)
-    _name_predictions(out, dataset.ids, dataset.info)
-    result = result_of(
-        dataset_description(dataset),
-        config,
-        processes=(1, 1, 0, 0),
-        epochs=[epoch.to_dict() for epoch in trained.epochs],
-        **trained.summary(),
-        seconds=time.time() - start,
-        bytes_sent={},
-        peak_rss={platform.node(): {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}},
-        resumed_epochs=len(log.resumed),
-        phases=phases_of([*log.earlier, *events]),
-        **place.describe(),
-    )
+        emit("evaluation", **trained.summary())
+    about = {"dataset_info": dataset_description(dataset), "config": config.to_dict(), "seconds": time.time() - start}
+    about |= {"machines": 1, "trainers_per_machine": 1}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _write_result(out, about, dataset.ids, log, events, {platform.node(): MachineUse(0, {"trainer": peak})})
+
+
+def _write_result(
+    out: Path, about: dict[str, Any], ids: Any, log: EventLog, events: list[Event], use: dict[str, MachineUse]
+) -> dict[str, Any]:
+    """Write ``result.json``, and the predicted classes by ID if the data set has ``ids``.
+
+    After ``--resume``, ``epochs`` and ``phases`` describe the whole run. ``seconds``, ``bytes_sent`` and ``peak_rss``
+    describe the last start, which took its first ``resumed_epochs`` epochs from the checkpoint.
+    """
+    last = {event["kind"]: event for event in events}
+    # Trainers resume fewer epochs than the checkpoint has if a file on another machine was damaged.
+    resumed = log.resumed[: last["resumed"]["epochs"]] if "resumed" in last else []
+    names = ("epoch", "loss", "seconds", "val_score", "val_accuracy")
+    trained = [{name: event[name] for name in names} for event in events if event["kind"] == "epoch"]
+    result = {
+        "task": about["config"]["task"],
+        "dataset": about["dataset_info"]["name"],
+        **about,
+        "world_size": about["machines"] * about["trainers_per_machine"],
+        "epochs": [*(epoch.to_dict() for epoch in resumed), *trained],
+        **{name: last["evaluation"][name] for name in TrainResult.SUMMARY},
+        **{name: last["placed"][name] for name in ("device", "backend", "device_reason")},
+        "bytes_sent": {name: used.bytes_sent for name, used in use.items()},
+        "peak_rss": {name: used.peak_rss for name, used in use.items()},
+        "resumed_epochs": len(resumed),
+        "phases": phases_of([*log.earlier, *events]),
+        "versions": versions(),
+    }
     write_json(out / "result.json", result)
+    if ids is not None and (out / "predictions.npy").exists():
+        write_named_predictions(out, ids, about["dataset_info"].get("class_names", []))
     return result
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that influence a result."""
+    packages = {name: version(name) for name in ("torch", "dgl", "torchdata", "numpy")}
+    return {"python": platform.python_version(), "tutorial_lib": tutorial_lib.__version__, **packages}

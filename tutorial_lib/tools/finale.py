@@ -44,7 +44,6 @@ class Finale:
     def __post_init__(self) -> None:
         """Raise an InputError for settings that would fail in a later step."""
         self.machines, self.together = len(self.layout.cluster().machines), not self.layout.elsewhere
-        self.layout.check_device()
         check_right_to_write(self.out)
         alone = self.together and self.layout.emulate is None
         self.layouts = {k: self.layout if alone else replace(self.layout, emulate=k) for k in self.scaling}
