@@ -21,14 +21,7 @@ from tutorial_lib.job.folder import NEW_RUN, Continuation, log_folder, open_run,
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, check_results, run_on_machines
 from tutorial_lib.job.parts import check_parts
-from tutorial_lib.job.remote_files import (
-    IP_CONFIG,
-    JOB,
-    check_delivery,
-    exclude_other_parts,
-    fetch_results,
-    read_delivery,
-)
+from tutorial_lib.job.remote_files import IP_CONFIG, JOB, fetch_results
 from tutorial_lib.job.result import distributed_result, result_of
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
@@ -89,10 +82,9 @@ def run_distributed(
         trainers=layout.trainers,
         partition=manifest["files"]["node_map.npy"]["sha256"][:16],
     )
-    if keep.resume and (left := read_delivery(out)):  # a killed run can have a newer checkpoint there
-        check_delivery(out, left, cluster, trust=keep.trust)
-        with own_run_folder(out):
-            for problem in fetch_results(out, left, reporter.say):
+    if keep.resume:
+        with own_run_folder(out):  # the machines of a killed run can have a newer checkpoint
+            for problem in fetch_results(out, reporter.say, cluster, trust=keep.trust):
                 reporter.say(f"continuing without some results: {problem}")
     start, logs = time.time(), log_folder(out)
     with open_run(out, reporter, keep, settings) as log, cluster, Agents(cluster, logs, log.warn) as agents:
@@ -100,8 +92,7 @@ def run_distributed(
         write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
         write_ip_config(out / IP_CONFIG, cluster.machines)
         plan, parts = make_plan(partition, cluster, layout, config, out, logs), partition.folder
-        rules = exclude_other_parts(parts, partition.config, len(cluster.machines))
-        uploads = [(parts, f"partitions/{parts.name}", rules)]
+        uploads = [(parts, f"partitions/{parts.name}", partition.config.parent)]
         coordinator, missing = run_on_machines(
             agents, plan, layout, out, log.write, uploads, finishing=FINISHING_SECONDS
         )
