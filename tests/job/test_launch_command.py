@@ -128,15 +128,6 @@ def test_mistakes_are_found_first(good, changes, words, tmp_path, run_here):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_address_file_without_ports_will_do(emulation, nothing_left, good, tmp_path):
-    """The ports are DGL's own; the command then runs, and fails for a reason of its own."""
-    (tmp_path / "ip.txt").write_text("10.77.0.1\n\n10.77.0.2\n")
-    done = launch(*[word for pair in good.items() for word in pair], "--out", "logs", "false", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "server 0 on machine-" in done.stderr
-    assert "exit code 1" in done.stderr
-
-
 def test_an_address_file_that_cannot_be_written(partition_of, run_here):
     options = ["--machines", "1", "--part_config", str(partition_of(1).config), "--ip_config", "no-folder/ip.txt"]
     done = run_here("launch", *options, "true")
@@ -167,14 +158,6 @@ def test_remote_calls_without_a_graph(emulation, nothing_left, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0 got [1.0, 1.0]" in done.stdout
     assert "rank 1 got [2.0, 2.0]" in done.stdout
-
-
-@pytest.mark.cluster
-def test_a_failed_rank_without_a_graph_is_the_cause(nothing_left, tmp_path):
-    options = ["--machines", "1", "--num_trainers", "2", "--out", "logs"]
-    done = launch(*options, f"python3 {PLAIN} raise", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: trainer 1 (rank 1) on machine-0: ValueError: no such batch\nlog: ")
 
 
 @pytest.mark.cluster

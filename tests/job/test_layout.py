@@ -15,11 +15,6 @@ def test_a_place_that_depends_on_where_one_stands_is_refused(place):
         RealMachines(Path("ip_config.txt"), copy_to=place)
 
 
-@pytest.mark.parametrize("place", ["/scratch/job", "~/job", "~"])
-def test_an_absolute_place_and_one_in_the_home_are_taken(place):
-    assert RealMachines(Path("ip_config.txt"), copy_to=place).copy_to == place
-
-
 @pytest.mark.parametrize("command", ["train", "finale"])
 def test_the_commands_refuse_it_as_a_wrong_argument(command, tmp_path, run_here):
     (tmp_path / "ip_config.txt").write_text("10.77.0.1\n")

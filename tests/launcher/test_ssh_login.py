@@ -73,7 +73,7 @@ from tutorial_lib.launcher.agents import Agents
 ip_config, run = map(Path, sys.argv[1:])
 try:
     with SshBackend(read_ip_config(ip_config), copy_to="~/copies") as backend, Agents(backend, run):
-        with RemoteFiles(backend, run, lambda event: None, [(run, "", [[], []])]):
+        with RemoteFiles(backend, run, lambda event: None):
             print(json.dumps({}))
 except TutorialError as error:
     print(json.dumps({"error": error.message, "remedy": error.remedy}))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any
@@ -33,8 +34,7 @@ LIST = "delivery.json"
 JOB, IP_CONFIG = "job.json", "ip_config.txt"  # inputs of the trainers in the run folder
 ONLY_HERE = (JOB, IP_CONFIG, LIST, "options.json", "events.jsonl", "result.json", "checkpoint/manifest*.json")
 SKIPPED = (".*", "__pycache__/", "runs/", "node_modules/")  # of a workspace
-VANISHED = 24  # exit code of rsync: the trainers have removed an older checkpoint during the copy
-SILENCE_SECONDS, AT_ONCE = 300, 8  # rsync sends nothing while it compares a large file
+SILENCE_SECONDS = 300  # rsync sends nothing while it compares a large file
 # With -s, no shell expands a name. The progress makes rsync notice that this process was killed and its pipe is closed.
 RSYNC = ["rsync", "-rcs", "--no-h", "--stats", "--info=progress2", "--outbuf=N", "--partial-dir=.rsync-partial"]
 REMEDIES = {
@@ -157,11 +157,11 @@ class RemoteFiles:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 with contextlib.suppress(JobError):  # the next copy from this machine fails, too
-                    self._fetch(
-                        self.cluster.machines[0], Path(folder), ["+ /checkpoint/", f"+ /checkpoint/{NEWEST}", "- *"]
-                    )
+                    rules = ["+ /checkpoint/", f"+ /checkpoint/{NEWEST}", "- *"]
+                    self._fetch(self.cluster.machines[0], Path(folder), rules)
                 newest = readable(Path(folder, "checkpoint")).get(NEWEST)
-            for machine, error in self._on_all(self._fetch_results).items():
+            fetch = partial(self._fetch, target=self.run, rules=[f"- /{name}" for name in ONLY_HERE])
+            for machine, error in self._on_all(fetch).items():
                 problems.append(f"{error}; {machine.name} ({machine.address}) still has its results in {self.folder}")
             for path in self.run.rglob("*"):
                 flush(path)
@@ -171,9 +171,6 @@ class RemoteFiles:
         except (TutorialError, OSError) as error:
             problems.append(f"the newest checkpoint could not be downloaded: {error}")
         return problems
-
-    def _fetch_results(self, machine: Machine) -> None:
-        self._fetch(machine, self.run, [f"- /{name}" for name in ONLY_HERE])
 
     def _fetch(self, machine: Machine, target: Path, rules: list[str]) -> None:
         source, rules = f"{machine.address}:{self.folder}/", ["- .*", *rules]
@@ -197,8 +194,8 @@ class RemoteFiles:
 
     def _remove_folders(self) -> None:
         (self.run / LIST).unlink(missing_ok=True)
-        command = ["rm", "-rf", "--", self.folder]
-        removals = {each: self.cluster.popen(each, command, stdin=DEVNULL) for each in self.cluster.machines}
+        command, silent = ["rm", "-rf", "--", self.folder], dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
+        removals = {each: self.cluster.popen(each, command, **silent) for each in self.cluster.machines}
         for machine, removal in removals.items():
             wait_or_kill(removal, SILENCE_SECONDS)
             if removal.returncode:
@@ -206,15 +203,16 @@ class RemoteFiles:
 
     def _on_all(self, work: Callable[[Machine], None]) -> dict[Machine, BaseException]:
         """Call ``work`` for several machines at a time. Return the errors."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(8) as pool:
             calls = {machine: pool.submit(work, machine) for machine in self.cluster.machines}
             try:
                 return {machine: error for machine, call in calls.items() if (error := call.exception())}
             except BaseException:  # Ctrl-C
                 pool.shutdown(wait=False, cancel_futures=True)
                 for child in psutil.Process().children():
-                    if child.name() == "rsync":
-                        child.terminate()
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        if child.name() == "rsync":
+                            child.terminate()
                 raise
 
     def _rsync(self, task: str, machine: Machine, source: str, target: str, rules: list[str], *options: str) -> str:
@@ -227,7 +225,7 @@ class RemoteFiles:
             done = subprocess.run(command, stdout=PIPE, stderr=file, **settings)
             file.seek(0)
             errors = file.read()
-        if done.returncode not in (0, VANISHED):
+        if done.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy
             causes = [line for line in errors.splitlines() if not EFFECTS.search(line)]
             cause = printable([how_it_ended(done.returncode), *causes][-1])
             remedy = next((remedy for text, remedy in REMEDIES.items() if text in errors), "")
