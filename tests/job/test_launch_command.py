@@ -117,12 +117,13 @@ def good(partition_of) -> dict[str, str]:
         ({"--graph_format": "csc,abc"}, "unknown 'abc'"),
         ({"--wire": "fast"}, "'fast' is not a rate"),
         ({"--extra_envs": "A"}, "'A' is not NAME=VALUE"),
-        ({"--": "python3 'x.py"}, "cannot read"),
+        ({"command": "python3 'x.py"}, "the command: cannot read"),
     ],
 )
 def test_mistakes_are_found_first(good, changes, words, tmp_path, run_here):
-    options = [word for pair in {**good, "--": "python3 x.py", **changes}.items() for word in pair]
-    done = run_here("launch", *options)
+    options = {**good, **changes}
+    command = options.pop("command", "python3 x.py")
+    done = run_here("launch", *[word for pair in options.items() for word in pair], command)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr.splitlines()[0]
     assert os.listdir(tmp_path) == []
