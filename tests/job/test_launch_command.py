@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import launch
 
-from tutorial_lib.job.launch import spread_extra_envs
+from tutorial_lib.tools.cli.options import parse
 from tutorial_lib.tools.trace import write_trace
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
@@ -75,17 +75,6 @@ def test_a_script_without_labels_runs_unchanged(emulation, nothing_left, partiti
 
 
 @pytest.mark.cluster
-def test_a_script_in_a_shell_that_fails_ends_the_job(emulation, nothing_left, partition_of, tmp_path):
-    part_config = str(partition_of(2).config)
-    script = f"python3 {SCRIPT} --ip_config ip.txt --part_config {part_config} --num_epochs 1"
-    command = f"{script} --graph_name {partition_of(2).graph_name} --fault 'raise on 0'; exit $?"
-    options = ["--emulate", "2", "--part_config", part_config, "--ip_config", "ip.txt", "--out", "logs"]
-    done = launch(*options, command, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert "error: trainer 0 (rank 0) on machine-0: ValueError: a mistake in somebody's script" in done.stderr
-
-
-@pytest.mark.cluster
 def test_one_machine_without_namespaces_runs_a_script(nothing_left, partition_of, tmp_path):
     part_config = str(partition_of(1).config)
     words = ["--ip_config", "ip.txt", "--part_config", part_config, "--graph_name", partition_of(1).graph_name]
@@ -101,16 +90,16 @@ def test_one_machine_without_namespaces_runs_a_script(nothing_left, partition_of
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("words", "pairs", "command"),
     [
-        ("--extra_envs A=1 B=2 --emulate 2 cmd", "--extra_envs A=1 --extra_envs B=2 --emulate 2 cmd"),
-        ("--extra_envs A=1 cmd x=1", "--extra_envs A=1 cmd x=1"),
-        ("--emulate 2 --extra_envs A=1 --extra_envs B=2 cmd", "--emulate 2 --extra_envs A=1 --extra_envs B=2 cmd"),
-        ("cmd A=1 B=2", "cmd A=1 B=2"),
+        ("--extra_envs A=1 B=2 --emulate 2 cmd", ["A=1", "B=2"], ["cmd"]),
+        ("--extra_envs A=1 cmd x=1", ["A=1"], ["cmd", "x=1"]),
+        ("--extra_envs A=1 --extra-envs B=2 C=3 cmd", ["A=1", "B=2", "C=3"], ["cmd"]),
     ],
 )
-def test_extra_envs_may_be_a_list(given, wanted):
-    assert spread_extra_envs(given.split()) == wanted.split()
+def test_extra_envs_may_be_a_list(words, pairs, command):
+    arguments = parse(["launch", *words.split()])[1].arguments
+    assert (arguments["request"].extra_envs, arguments["command"]) == (pairs, command)
 
 
 @pytest.fixture
@@ -128,38 +117,22 @@ def good(partition_of) -> dict[str, str]:
         ({"--graph_format": "csc,abc"}, "unknown 'abc'"),
         ({"--wire": "fast"}, "'fast' is not a rate"),
         ({"--extra_envs": "A"}, "'A' is not NAME=VALUE"),
-        ({"--ip_config": "no-folder/ip.txt"}, "cannot write --ip_config"),
+        ({"command": "python3 'x.py"}, "the command: cannot read"),
     ],
 )
 def test_mistakes_are_found_first(good, changes, words, tmp_path, run_here):
-    options = [word for pair in {**good, **changes}.items() for word in pair]
-    done = run_here("launch", *options, "python3 x.py")
+    options = {**good, **changes}
+    command = options.pop("command", "python3 x.py")
+    done = run_here("launch", *[word for pair in options.items() for word in pair], command)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr.splitlines()[0]
     assert os.listdir(tmp_path) == []
 
 
-def test_an_unclosed_quote_is_named(good, run_here):
-    done = run_here("launch", *[word for pair in good.items() for word in pair], "python3 'x.py")
-    assert done.returncode == 2
-    assert "cannot read the command" in done.stderr
-
-
-def test_an_address_file_without_ports_will_do(emulation, nothing_left, good, tmp_path):
-    """The ports are DGL's own; the command then runs, and fails for a reason of its own."""
-    (tmp_path / "ip.txt").write_text("10.77.0.1\n\n10.77.0.2\n")
-    done = launch(*[word for pair in good.items() for word in pair], "--out", "logs", "false", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "server 0 on machine-" in done.stderr
-    assert "exit code 1" in done.stderr
-
-
-def test_an_address_file_of_another_cluster_is_kept(good, tmp_path, run_here):
-    (tmp_path / "ip.txt").write_text("192.168.1.1 30050\n192.168.1.2 30050\n")
-    done = run_here("launch", *[word for pair in good.items() for word in pair], "python3 x.py")
-    assert done.returncode == 2
-    assert "lists other machines than 10.77.0.1, 10.77.0.2" in done.stderr
-    assert (tmp_path / "ip.txt").read_text().startswith("192.168.1.1")
+def test_an_address_file_that_cannot_be_written(partition_of, run_here):
+    options = ["--machines", "1", "--part_config", str(partition_of(1).config), "--ip_config", "no-folder/ip.txt"]
+    done = run_here("launch", *options, "true")
+    assert (done.returncode, "cannot write --ip_config" in done.stderr.splitlines()[0]) == (2, True), done.stderr
 
 
 PLAIN = SCRIPT.with_name("ddp_ranks.py")
@@ -186,14 +159,6 @@ def test_remote_calls_without_a_graph(emulation, nothing_left, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0 got [1.0, 1.0]" in done.stdout
     assert "rank 1 got [2.0, 2.0]" in done.stdout
-
-
-@pytest.mark.cluster
-def test_a_failed_rank_without_a_graph_is_the_cause(nothing_left, tmp_path):
-    options = ["--machines", "1", "--num_trainers", "2", "--out", "logs"]
-    done = launch(*options, f"python3 {PLAIN} raise", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: trainer 1 (rank 1) on machine-0: ValueError: no such batch\nlog: ")
 
 
 @pytest.mark.cluster

@@ -6,8 +6,6 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import RealMachines
 
-NOTHING_LEFT = '{"folder": "/copy/results/run-0123abcd", "machines": []}'
-
 
 def test_a_place_that_depends_on_the_working_directory_is_refused():
     for place in ("/scratch/job", "~/job", "~"):
@@ -29,7 +27,7 @@ def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path, run_here):
     done = run_here("fetch", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path} is not the folder of a run with --copy_to")
-    (tmp_path / "delivery.json").write_text(NOTHING_LEFT)
+    (tmp_path / "events.jsonl").touch()
     done = run_here("fetch", str(tmp_path))
     assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
     (tmp_path / "delivery.json").write_text("not JSON")
@@ -38,7 +36,7 @@ def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path, run_here):
 
 
 def test_fetch_from_under_a_running_job_is_refused(tmp_path, run_here):
-    (tmp_path / "delivery.json").write_text(NOTHING_LEFT)
+    (tmp_path / "delivery.json").touch()
     with own_run_folder(tmp_path):
         done = run_here("fetch", str(tmp_path))
     assert (done.returncode, f"another program is running in {tmp_path}" in done.stderr) == (2, True), done.stderr

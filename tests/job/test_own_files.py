@@ -1,7 +1,6 @@
 """Files of the user stay. Folders are locked before anything is written, and new files have the rights of the umask."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +22,7 @@ from tutorial_lib.job.folder import (
     check_run_folder,
     default_run_folder,
     open_run,
-    own_run_folder,
 )
-from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.trainer.manifest import Manifest, publish
 
@@ -81,20 +78,6 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     assert (out / "events.jsonl").read_bytes() == written
 
 
-def test_a_launch_has_its_folder_alone(tmp_path, partition_of):
-    request = LaunchRequest(
-        command=["true"],
-        workspace=tmp_path,
-        part_config=partition_of(1).config,
-        ip_config=Path("ip_config.txt"),
-        out=tmp_path / "logs",
-    )
-    with own_run_folder(request.out), pytest.raises(InputError, match="another program is running in"):
-        launch(request)
-    assert sorted(os.listdir(tmp_path)) == ["logs"]  # not even the address file was written
-    assert os.listdir(request.out) == []
-
-
 @pytest.mark.parametrize("existed", [False, True])
 def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existed):
     """A later start may use the folder. The files of a job that was started stay, also those of a continued run."""
@@ -117,19 +100,6 @@ def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existe
     with pytest.raises(InputError, match="a failed check"), open_run(out, Reporter(), Continuation(resume=True)):
         raise InputError("a failed check")
     assert sorted(os.listdir(out)) == ["checkpoint", "events.jsonl"]
-
-
-@pytest.mark.cluster
-def test_a_launch_after_a_failed_check_may_use_the_same_folder(partition_of, tmp_path):
-    shutil.copytree(partition_of(1).folder, parts := tmp_path / "parts")
-    (feature_file := parts / "part0" / "node_feat.dgl").write_bytes(feature_file.read_bytes()[:-1])
-    request = LaunchRequest(
-        command=["true"], workspace=tmp_path, part_config=parts / partition_of(1).config.name, out=tmp_path / "logs"
-    )
-    for _ in range(2):
-        with pytest.raises(InputError, match="node_feat"):
-            launch(request)
-        assert not request.out.exists()
 
 
 def test_a_wait_for_a_cache_names_the_holder_and_has_a_limit(tmp_path, hold, capfd):

@@ -17,7 +17,7 @@ from ssh_support import assert_private, needs_rsync
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.job import remote_files
 from tutorial_lib.job.layout import check_results
-from tutorial_lib.job.remote_files import RemoteFiles, exclude_other_parts, read_delivery
+from tutorial_lib.job.remote_files import RemoteFiles, read_delivery
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.trainer.manifest import (
@@ -54,8 +54,8 @@ class Lab:
         (self.workspace / "parts" / "graph.json").write_text(json.dumps(parts))
 
     def files(self) -> RemoteFiles:
-        rules = exclude_other_parts(self.workspace, self.workspace / "parts" / "graph.json", 2)
-        files = RemoteFiles(self.cluster, self.run, self.events.append, [(self.workspace, "", rules)])
+        uploads = [(self.workspace, "", self.workspace / "parts")]
+        files = RemoteFiles(self.cluster, self.run, self.events.append, uploads)
         self.results = Path(files.folder)
         return files
 
@@ -123,7 +123,7 @@ def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
     saved = {f"checkpoint/epoch-000{k}/{name}.safetensors" for k in (3, 4) for name in ("model", *rows)}
     logs = {f"logs/resume-1/machine-{k}/trainer-0.log" for k in range(2)}
     manifests = {"checkpoint/manifest.json", "checkpoint/manifest-previous.json"}
-    assert names == {"delivery.json", "predictions.npy", *saved, *logs, *manifests}
+    assert names == {"predictions.npy", *saved, *logs, *manifests}
     assert read_delivery(lab.run) is None
     assert not any(lab.there(k).exists() for k in range(2))
     assert lab.there(1, lab.copy_to / "train.py").read_text() == "train.py"
@@ -154,19 +154,17 @@ def test_a_valid_checkpoint_is_here_at_any_moment(lab):
     assert not any("could not be downloaded" in text for text in lab.texts())
 
 
-def test_only_the_owner_of_a_file_gives_it(lab, tmp_path):
-    """A machine can neither replace files of another machine nor the settings of the run, and links are not copied."""
+def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
+    """Only the manifest of the first machine counts, also if another machine has a newer one."""
     with lab.files():
         lab.save(2)
         publish(lab.there(1, "checkpoint"), Manifest("epoch-0009", [EpochResult(0, 1.0, 1.0, 0.5)] * 9, {}, {}))
-        lab.write(1, "predictions.npy", b"stale")
-        lab.write(0, "checkpoint/epoch-0002/embeddings-machine-1.safetensors", b"stale")
-        for name in ("options.json", "events.jsonl", "logs/machine-1/trainer-0.log"):
+        for name in ("options.json", "events.jsonl"):
             lab.write(0, name, b"stale")
         lab.there(0, "secret").symlink_to("/etc/passwd")
         lab.there(0, "out").symlink_to(tmp_path)
     assert lab.epochs_here() == 2
-    assert {path.name for path in lab.run.iterdir()} == {"checkpoint", "delivery.json"}
+    assert {path.name for path in lab.run.iterdir()} == {"checkpoint"}
 
 
 def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):

@@ -81,7 +81,7 @@ def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
     for disk, other in zip(ssh_lab.on_disks(target), (1, 0), strict=True):
         assert (disk / "train.py").exists()
         assert not (disk / "parts" / f"part{other}").exists()  # nobody gets another machine's part
-    assert sorted(os.listdir(tmp_path / "out")) == ["delivery.json", "events.jsonl", "machine-0", "machine-1"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["events.jsonl", "machine-0", "machine-1"]
     assert left_of_starts(ssh_lab, target) == []
     ssh_lab.assert_nothing_left()
     # Once more, with one part damaged on its machine: only that file is sent again.

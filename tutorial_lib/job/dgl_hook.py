@@ -1,19 +1,7 @@
 """Startup file of DGL jobs, see ``sitecustomize.py``: ``import dgl`` works with any torch, and failed samplers end."""
 
-import importlib.util
 import os
-
-COMPAT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "compat"))
-
-
-def install_stack():
-    """Prepare ``import dgl`` as ``tutorial_lib/__init__.py`` does. A script may hide our package, so use its path."""
-    spec = importlib.util.spec_from_file_location("tutorial_lib_stack", os.path.join(COMPAT, "stack.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.install()
+import runpy
 
 
 def end_sampler_on_exception(end):
@@ -42,4 +30,6 @@ def start(role, end):
         end_sampler_on_exception(end)
 
 
-install_stack()
+# As ``tutorial_lib/__init__.py`` does. A script may hide our package, so this uses its path.
+STACK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "compat", "stack.py")
+runpy.run_path(os.path.normpath(STACK))["install"]()

@@ -27,7 +27,7 @@ LINES = {  # of kinds of events and of stages
 
 
 class Reporter:
-    """Receives the events of a job and prints nothing."""
+    """Receives the events of a job, see ``trainer.events`` and ``launcher.coordinator``, and prints nothing."""
 
     epochs = 0  # of the run, 0 if unknown
 
@@ -35,7 +35,7 @@ class Reporter:
         """Receive a line for the user."""
 
     def on_event(self, event: Event) -> None:
-        """Receive an event. See ``trainer.events`` and ``launcher.coordinator`` for the kinds and their fields."""
+        """Receive an event."""
 
 
 class RunDisplay(Reporter):
@@ -61,17 +61,16 @@ class RunDisplay(Reporter):
 
     def on_event(self, event: Event) -> None:
         """Print the lines of an event, or update the last line."""
-        text = describe_event(event, self.epochs)
         if event["kind"] == "output":
             skipped = [f"... {event['skipped']:,} bytes are in the log only"] if event["skipped"] else []
             label = (f"[{event['machine']} {event['trainer']}] ", "cyan")
             for line in [*skipped, *event["lines"]]:
                 self.console.print(Text.assemble(label, line), soft_wrap=True)
-        elif event["kind"] in ("step", "progress"):
-            if event["rank"] == 0:
+        elif text := describe_event(event, self.epochs):
+            if event["kind"] not in ("step", "progress"):
+                self.say(text)
+            elif event["rank"] == 0:
                 self.last_line.update(Text(text))
-        elif text:
-            self.say(text)
 
     def summary(self, result: dict[str, Any], out: Path) -> None:
         """Print the result and the run folder."""
@@ -85,8 +84,8 @@ def describe_event(event: Event, epochs: int) -> str:
     fields |= {"total": epochs, "width": len(str(epochs)), "place": f"epoch {event.get('epochs')}"}
     if "epochs" in event and "step" in event:
         fields["place"] = f"step {event['step']} of epoch {event['epochs'] + 1}"
-    damaged = f"{event['damaged']}; the one before it is used; " if "damaged" in event else ""
-    return damaged + LINES.get(event.get("stage", event["kind"]), "").format(**fields)
+    damaged = "{damaged}; the one before it is used; " if "damaged" in event else ""
+    return (damaged + LINES.get(event.get("stage", event["kind"]), "")).format(**fields)
 
 
 def summary_rows(result: dict[str, Any]) -> dict[str, str]:

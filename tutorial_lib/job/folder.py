@@ -1,13 +1,4 @@
-"""The run folder of a job: its lock, its events, and the checks of ``--resume``.
-
-result.json      settings, epochs, scores, seconds, bytes, memory, versions
-events.jsonl     events of trainers and agents in the order of their arrival, for ``trace``
-predictions.npy  int64 (N,): predicted class of each node, in the original order of the data set
-predictions.csv  the same with the IDs of the user, if the data set has some
-options.json     options of the command, for --resume
-checkpoint/      trained weights and configuration, and the state for --resume
-logs/            logs of each machine, resume-K/ of the K-th continuation, and failure.txt of a failed job
-"""
+"""The run folder of a job: its lock, its events, and the checks of ``--resume``. docs/commands.md lists its files."""
 
 import contextlib
 import json
@@ -23,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of, lock_holder, lock_now, open_plain, write_json
+from tutorial_lib.files import graph_name_of, lock_holder, lock_now, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
@@ -97,16 +88,14 @@ def continue_command(kind: str, out: Path) -> str:
 
 @contextlib.contextmanager
 def own_run_folder(out: Path) -> Iterator[None]:
-    """Make, lock and check a run folder. An InputError names another program that runs in it.
-
-    On a file system without locks, a second program is not refused.
-    """
+    """Make, lock and check a run folder. An InputError names another program that runs in it."""
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if lock_now(folder) is False:
-            message = f"another program is running in {out}: {lock_holder(out)}"
-            raise InputError(message, "Wait for its end, or stop it.")
+        if lock_now(folder) is False:  # None without locks
+            raise InputError(
+                f"another program is running in {out}: {lock_holder(out)}", "Wait for its end, or stop it."
+            )
         check_right_to_write(out)
         yield
     finally:
@@ -114,22 +103,15 @@ def own_run_folder(out: Path) -> Iterator[None]:
 
 
 class EventLog:
-    """Writes ``events.jsonl`` and passes each event on to the reporter.
-
-    ``earlier`` has the events of the earlier starts of a run, and ``resumed`` the epochs in its checkpoint.
-    """
+    """Writes ``events.jsonl`` and passes each event on to the reporter. ``earlier`` are those of earlier starts."""
 
     def __init__(self, file: FileIO, reporter: Reporter, resumed: list[manifests.EpochResult]) -> None:
         content = file.read()
-        whole = content.rfind(b"\n") + 1  # a killed program or a full disk can cut off the last event
-        file.truncate(whole)
-        file.seek(whole)
+        file.truncate(content.rfind(b"\n") + 1)  # a killed program or a full disk can cut off the last event
         self.file, self.reporter, self.resumed, self.earlier = file, reporter, resumed, events_in(content)
-        self.has_begun = bool(content)  # then an error removes nothing from the folder
 
     def write(self, event: Event) -> None:
-        """Append one event. A full disk ends the file but not the job, because the checkpoint has the state."""
-        self.has_begun |= event["kind"] in ("started", "step")
+        """Append one event. A full disk ends the file but not the job."""
         if not self.file.closed and event["kind"] != "output":
             try:
                 self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
@@ -161,8 +143,7 @@ def open_run(
 ) -> Iterator[EventLog]:
     """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
 
-    An InputError reports that another program runs in the folder or that it cannot be used. If the block raises an
-    InputError before a process was started, a new folder is left as it was.
+    If the block raises an InputError before a process was started, a new folder is left as it was.
     """
     existed = out.exists()
     with own_run_folder(out):
@@ -171,13 +152,12 @@ def open_run(
         if keep.options is not None:
             write_json(out / OPTIONS_FILE, keep.options)
         # Unbuffered, because Python would write the rest of an event again after a full disk
-        file = os.fdopen(open_plain(out / "events.jsonl", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW), "r+b", buffering=0)
-        with file:
-            log = EventLog(file, reporter, resumed)
+        with (out / "events.jsonl").open("ab+", buffering=0) as file:
+            file.seek(0)
             try:
-                yield log
+                yield EventLog(file, reporter, resumed)
             except InputError:
-                if not (log.has_begun or keep.resume):
+                if not manifests.has_checkpoint(out / "checkpoint"):
                     for path in out.iterdir():
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
                     if not existed:
@@ -186,10 +166,7 @@ def open_run(
 
 
 def read_finished_epochs(out: Path, settings: dict[str, Any]) -> list[manifests.EpochResult]:
-    """Return the results of the epochs in the checkpoint of a run, and remove the files of an interrupted save.
-
-    An InputError reports a missing or damaged checkpoint, other settings, or a finished run.
-    """
+    """Return the results of the epochs in the checkpoint of a run, and remove the files of an interrupted save."""
     folder = out / "checkpoint"
     saved = manifests.read_checkpoint(folder).manifest
     manifests.check_same_settings(saved.description, settings, folder)

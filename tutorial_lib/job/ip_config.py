@@ -7,8 +7,6 @@ from pathlib import Path
 from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.jobspec import DEFAULT_PORT, Machine
 
-LARGEST_LIST = 1 << 20  # characters
-
 
 def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:
     """Write the file from which DGL reads the addresses of the servers, one line ``address port`` for each machine."""
@@ -16,15 +14,9 @@ def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:
 
 
 def read_ip_config(path: Path) -> list[Machine]:
-    """Read an ``ip_config.txt`` with one line ``address [port]`` for each machine.
-
-    Raises:
-        InputError: the file is empty, or a line has a host name, an IPv6 address, a port out of range, or an address
-            that occurs twice. DGL would fail later. The message contains the line number.
-    """
+    """Read one line ``address [port]`` for each machine. An InputError names a line on which DGL would fail later."""
     try:
-        with path.open() as file:  # it may be a pipe without an end
-            lines = file.read(LARGEST_LIST).splitlines()
+        lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise InputError(f"cannot read {path}: {why}") from None

@@ -18,13 +18,12 @@ from tutorial_lib.job.layout import (
     check_results,
     run_on_machines,
 )
-from tutorial_lib.job.remote_files import exclude_other_parts
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.coordinator import MachineUse
 from tutorial_lib.launcher.jobspec import Limits, Machine
 
 FORMATS = {"coo", "csr", "csc"}
-_SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")
+SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,25 +58,37 @@ class LaunchRequest(Layout):
     timeout: float | None = None
 
     def limits(self) -> Limits:
-        """Return the time limits of a job."""
         return replace(super().limits(), job=self.timeout)
+
+
+def split_words(source: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"{source}: cannot read {text!r}: {error}") from None
 
 
 def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
     """Return the words of the command, and whether it needs a shell, like ``["cd x && python3 a.py"]``."""
     if len(command) > 1:
         return list(command), False
-    text = command[0] if command else ""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"cannot read the command {text!r}: {error}") from None
-    if not words:
+    text = "".join(command)
+    if not text.strip():
         raise InputError("nothing to run", 'Put the command last: launch ... "python3 train.py --epochs 3"')
-    return (["/bin/sh", "-c", text], True) if _SHELL_SYNTAX.search(text) else (words, False)
+    words = split_words("the command", text)
+    return (["/bin/sh", "-c", text], True) if SHELL_SYNTAX.search(text) else (words, False)
 
 
-def _provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
+def environment_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the variables of ``--extra_envs``, such as ``["A=1", "B=2 C='x y'"]``, in the syntax of DGL's tool."""
+    words = split_words("--extra_envs", " ".join(pairs))
+    for word in words:
+        if not re.match(r"[A-Za-z_]\w*=", word):
+            raise InputError(f"--extra_envs: {word!r} is not NAME=VALUE")
+    return dict(word.split("=", 1) for word in words)
+
+
+def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
     """Write the address file. A file that lists other machines is an error and is not overwritten."""
     addresses = [machine.address for machine in machines]
     if path.exists() and [machine.address for machine in read_ip_config(path)] != addresses:
@@ -89,69 +100,32 @@ def _provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
         raise InputError(f"cannot write --ip_config {path}: {error.strerror}") from None
 
 
-def spread_extra_envs(arguments: Sequence[str]) -> list[str]:
-    """Convert ``--extra_envs A=1 B=2``, which DGL's tool accepts, to ``--extra_envs A=1 --extra_envs B=2``."""
-    spread: list[str] = []
-    inside = False
-    for k, word in enumerate(arguments):
-        is_pair = re.fullmatch(r"[A-Za-z_]\w*=\S*", word) is not None
-        if inside and is_pair and spread[-1] != "--extra_envs" and k < len(arguments) - 1:
-            spread.append("--extra_envs")
-        inside = word == "--extra_envs" or (inside and is_pair)
-        spread.append(word)
-    return spread
-
-
-def environment_of(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the variables of ``--extra_envs``, such as ``["A=1", "B=2 C='x y'"]``, in the syntax of DGL's tool."""
-    try:
-        words = [word for pair in pairs for word in shlex.split(pair)]
-    except ValueError as error:
-        raise InputError(f"--extra_envs: cannot read {' '.join(pairs)!r}: {error}") from None
-    for word in words:
-        if not re.match(r"[A-Za-z_]\w*=", word):
-            raise InputError(f"--extra_envs: {word!r} is not NAME=VALUE")
-    return dict(word.split("=", 1) for word in words)
-
-
 def launch(
-    request: LaunchRequest,
-    reporter: Reporter | None = None,
-    on_plan: Callable[[JobPlan], None] = lambda _plan: None,
+    request: LaunchRequest, reporter: Reporter | None = None, on_plan: Callable[[JobPlan], None] | None = None
 ) -> dict[str, MachineUse]:
-    """Run the command and return the resources that each machine used. ``on_plan`` gets the plan before the start.
-
-    Raises:
-        InputError: the job cannot run, and no process was started. JobFailed: the job failed, with the first cause.
-        JobError: the job ended well, but some of its results could not be downloaded.
-    """
+    """Run the command and return the resources that each machine used. ``on_plan`` gets the plan before the start."""
     if not request.workspace.is_dir():
         raise InputError(f"--workspace {request.workspace} is not a folder")
     if unknown := sorted(set(request.graph_format.split(",")) - FORMATS):
         raise InputError(f"--graph_format: unknown {unknown[0]!r}", "Known: coo, csr, csc, joined by commas.")
-    if request.wire is not None and request.emulate is None:
-        raise InputError("--wire shapes the wire between emulated machines; it needs --emulate N")
     command, shell = words_of(request.command)
     environment = environment_of(request.extra_envs)
     workspace, out = request.workspace.resolve(), request.out.absolute()
-    ip_config = (workspace / request.ip_config).resolve()
-    part_config = None if request.part_config is None else (workspace / request.part_config).resolve()
     cluster = request.cluster(out, workspace)
-    if part_config is not None:
+    part_config = ip_config = None
+    if request.part_config is not None:
+        part_config, ip_config = ((workspace / path).resolve() for path in (request.part_config, request.ip_config))
         read_part(part_config, 0, len(cluster.machines))
-    writes = part_config is not None and request.real is None
-    if writes and request.emulate is not None and not request.slurm:  # an error before machines are started
-        _provide_ip_config(ip_config, cluster.machines)
     with open_run(out, reporter or Reporter()) as log, cluster, Agents(cluster, out, log.warn) as agents:
-        if writes:  # ports, and with Slurm addresses, are known only now
-            _provide_ip_config(ip_config, cluster.machines)
+        if ip_config is not None and request.real is None:
+            provide_ip_config(ip_config, cluster.machines)
         plan = request.plan(
             cluster,
             command=command,
             shell=shell,
             part_config=str(part_config or ""),
-            ip_config=str(ip_config) if part_config is not None else "",
-            servers=request.servers if part_config is not None else 0,
+            ip_config=str(ip_config or ""),
+            servers=request.servers if part_config else 0,
             log_dir=str(out),
             cwd=str(workspace),
             graph_format=request.graph_format,
@@ -159,8 +133,9 @@ def launch(
             omp_threads=request.num_omp_threads,
             env=environment,
         )
-        on_plan(plan)
-        rules = exclude_other_parts(workspace, part_config, len(cluster.machines), out)
-        coordinator, missing = run_on_machines(agents, plan, request.limits(), out, log.write, [(workspace, "", rules)])
+        if on_plan is not None:
+            on_plan(plan)
+        uploads = [(workspace, "", part_config and part_config.parent)]
+        coordinator, missing = run_on_machines(agents, plan, request.limits(), out, log.write, uploads)
         check_results(missing)
         return coordinator.use

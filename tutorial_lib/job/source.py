@@ -34,11 +34,10 @@ class DataSource:
     both_ways: bool = False
 
     def check(self) -> None:
-        """Raise an InputError for a wrong name or scale, without loading anything."""
+        """Check the name and the scale without loading anything."""
         check_arguments(self.name, self.scale, self.seed)
 
     def load(self, *, features: bool = True) -> Dataset:
-        """Load and check the data set, without its features if ``features`` is false."""
         options = {"scale": self.scale, "seed": self.seed, "root": self.root, "both_ways": self.both_ways}
         dataset = load_dataset(self.name, features=features, **options)
         if not features and dataset.structure.is_homogeneous:  # the task's check reports several types
@@ -49,13 +48,9 @@ class DataSource:
         self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
     ) -> "Partition":
         """Write or reuse the partition in ``folder``, by default in a folder of ``root/partitions``."""
-        from tutorial_lib.compat.stack import graphbolt_problem
         from tutorial_lib.partition.folder import FORMAT_VERSION, available_method, partition_dataset
 
         if folder is None:  # the name contains all inputs of the partition
-            graph, method = graph_name_of(self.name), available_method(self.method)
-            key = f"{graph}-{dataset.fingerprint()[:12]}-{parts}-{method}-seed{self.seed}-v{FORMAT_VERSION}"
-            if graphbolt_problem() is not None:  # a torch with GraphBolt would miss the parts in its format
-                key += "-without-graphbolt"
-            folder = (self.root or default_root()) / "partitions" / key
+            key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"
+            folder = (self.root or default_root()) / "partitions" / f"{key}-seed{self.seed}-v{FORMAT_VERSION}"
         return partition_dataset(dataset, parts, folder, method=self.method, seed=self.seed, log=say)

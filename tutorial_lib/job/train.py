@@ -16,13 +16,12 @@ from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import write_json
-from tutorial_lib.job import remote_files
 from tutorial_lib.job.dgl import JobPlan, read_part
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, open_run, own_run_folder, settings_of
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, check_results, run_on_machines
-from tutorial_lib.job.remote_files import IP_CONFIG, JOB
+from tutorial_lib.job.remote_files import IP_CONFIG, JOB, fetch_results
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
@@ -70,10 +69,9 @@ def run_distributed(
     places = {"machines": count, "trainers": layout.trainers}
     key = manifest["files"]["node_map.npy"]["sha256"][:16]
     settings = settings_of(config, info["name"], manifest["fingerprint"], **places, partition=key)
-    if keep.resume and (left := remote_files.read_delivery(out)):  # a killed run can have a newer checkpoint there
-        remote_files.check_delivery(out, left, cluster, trust=keep.trust)
-        with own_run_folder(out):
-            for problem in remote_files.fetch_results(out, left, reporter.say):
+    if keep.resume:
+        with own_run_folder(out):  # the machines of a killed run can have a newer checkpoint
+            for problem in fetch_results(out, reporter.say, cluster, trust=keep.trust):
                 reporter.say(f"continuing without some results: {problem}")
     start, logs = time.time(), log_folder(out)
     with open_run(out, reporter, keep, settings) as log, cluster, Agents(cluster, logs, log.warn) as agents:
@@ -81,8 +79,7 @@ def run_distributed(
         write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
         write_ip_config(out / IP_CONFIG, cluster.machines)
         plan = make_plan(partition, cluster, layout, config, out, logs)
-        rules = remote_files.exclude_other_parts(parts, partition.config, count)
-        uploads = [(parts, f"partitions/{parts.name}", rules)]
+        uploads = [(parts, f"partitions/{parts.name}", partition.config.parent)]
         limits = replace(layout.limits(), finishing=FINISHING_SECONDS)
         coordinator, missing = run_on_machines(agents, plan, limits, out, log.write, uploads)
     about = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.launch import spread_extra_envs
 from tutorial_lib.launcher.failure import how_it_was_ended
 from tutorial_lib.tools.cli import jobs, machines, preparing, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.cli.options import run
@@ -29,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     code: object = 0
     try:
-        run(spread_extra_envs(words) if words[:1] == ["launch"] else words)
+        run(words)
     except (TutorialError, UnicodeError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise

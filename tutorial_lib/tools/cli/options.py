@@ -1,6 +1,7 @@
 """Options of the commands. cyclopts fills the dataclasses that the commands use, and ``--resume`` recalls options."""
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -58,6 +59,7 @@ app = App(
     default_parameter=Parameter(
         negative=(),
         allow_repeating=True,
+        consume_multiple=True,  # --extra_envs A=1 B=2
         show_default=lambda value: None if value is None or value is False or value == () else str(value),
     ),
 )
@@ -140,6 +142,8 @@ def end_options(words: Sequence[str]) -> list[str]:
         if (argument := arguments.get(name, None)) is None:  # cyclopts reports it
             return list(words)
         start += 1 if has_value or argument.is_flag() else 2
+        while argument.name == "--extra_envs" and start < len(words) and re.match(r"\w+=\S*$", words[start]):
+            start += 1
     return [*words[:start], "--", *words[start:]]
 
 

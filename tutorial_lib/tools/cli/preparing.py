@@ -11,7 +11,7 @@ from tutorial_lib.data import NAMES, check_arguments, load_dataset
 from tutorial_lib.errors import InputError, JobError, printable, to_stderr
 from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.job.remote_files import LIST, check_delivery, fetch_results, read_delivery
+from tutorial_lib.job.remote_files import LIST, fetch_results
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import parse_wire
 from tutorial_lib.tools.cli import options as cli
@@ -160,15 +160,13 @@ def fetch(
 ) -> None:
     """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
     run = run.absolute()
-    if not (run / LIST).is_file():
+    if not (run / LIST).is_file() and not (run / "events.jsonl").is_file():
         raise InputError(f"{run} is not the folder of a run with --copy_to: it has no {LIST}")
     with own_run_folder(run):  # a running job downloads its results itself
-        left = read_delivery(run)
-        if left is None or not left.machines:
+        if not (run / LIST).is_file():
             print(f"{run}: nothing is left to fetch")
             return
-        check_delivery(run, left, trust=trust)
-        if problems := fetch_results(run, left, print):
+        if problems := fetch_results(run, print, trust=trust):
             raise JobError(problems[0], "\n".join(problems[1:]))
     print(f"everything is in {run}")
 
