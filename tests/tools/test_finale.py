@@ -18,7 +18,6 @@ from tutorial_lib.files import write_json
 from tutorial_lib.job import train
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.launcher.findings import Findings
 from tutorial_lib.tools import jobs
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -82,7 +81,6 @@ def test_defaults_and_the_published_recipe(words, expected, monkeypatch, run_her
         seen.append((source.name, source.scale, config.epochs, config.batch_size, config.learning_rate))
         raise InputError("stopped")
 
-    monkeypatch.setattr(jobs, "examine_machines", lambda _layout: Findings())
     monkeypatch.setattr(train, "run_distributed", stop)
     assert "stopped" in run_here("finale", "--yes", *words.split()).stderr
     assert seen == [expected]

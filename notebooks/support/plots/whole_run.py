@@ -12,10 +12,10 @@ from support.plots.style import LOOKS, drawing, figure
 
 # name, what it does, what it leaves
 STEPS = (
-    ("machines", "does each have\nwhat a job needs?", ""),
     ("data", "load and check", ""),
     ("partition", "one part\nfor each machine", "part0/ part1/\nnode_map.npy"),
-    ("training", "", "run/\nresult.json\npredictions.npy"),
+    ("machines", "does each have\nwhat a job needs?", ""),
+    ("training", "", "checkpoint/\nresult.json\npredictions.npy"),
     ("predictions", "the accuracies again,\nfrom the file alone", ""),
     ("report", "one page,\nwith pictures", "report.html"),
 )
