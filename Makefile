@@ -110,7 +110,7 @@ lab: venv
 
 finale: OUT := runs/$(shell date +%Y%m%d-%H%M%S)-finale
 finale: venv
-	$(PY) -m tutorial_lib finale --wire 1gbit --scaling 1,2,4 --out $(OUT)
+	$(PY) -m tutorial_lib finale --wire 1gbit --out $(OUT)
 	PYTHONPATH=notebooks $(PY) -m support.finale_report $(OUT)
 
 doctor: venv

@@ -46,7 +46,8 @@ LIMITS = {"server": 0.25, "trainer": 0.25, "bytes": 0.3, "seconds": 0.3}
 
 def told(found: Estimate) -> dict[str, float]:
     """Return the four compared numbers of an estimate."""
-    return {"server": found.server, "trainer": found.trainer, "bytes": found.job_bytes, "seconds": found.epoch}
+    memory = {role: found.memory[role] for role in ("server", "trainer")}
+    return {**memory, "bytes": found.job_bytes, "seconds": found.epoch}
 
 
 def run(case: tuple[Any, ...], root: Path | None) -> dict[str, Any]:

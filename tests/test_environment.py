@@ -4,13 +4,10 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-
-from tutorial_lib.tools import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 if sys.version_info >= (3, 11):
@@ -70,10 +67,10 @@ def test_default_stack():
 
 
 def test_modern_stack():
-    """The same DGL with a current torch and numpy; the doctor knows it by its torch."""
+    """The same DGL with a current torch and numpy."""
     pins = locked("3.11", "modern")
     assert pins["dgl"] == "2.1.0"
-    assert fnmatch(pins["torch"], doctor.STACKS["modern"])
+    assert pins["torch"].startswith("2.13.")
 
 
 @both_stacks

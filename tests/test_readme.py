@@ -12,7 +12,7 @@ import yaml
 from commands import tutorial
 
 from tutorial_lib.job.ip_config import read_ip_config
-from tutorial_lib.tools.cli.options import parse
+from tutorial_lib.tools.options import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]

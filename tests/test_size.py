@@ -10,7 +10,7 @@ LINES_OF_A_FILE = 300
 DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
 # Upper limits, lowered with each reduction. The goal is 10,000 lines in all.
 LINES = 12_300
-LINES_OF = {"launcher": 3_700, "job": 1_720, "tools": 1_580}  # the goals are 2,800, 1,200 and 1,250
+LINES_OF = {"launcher": 3_700, "job": 1_720, "tools": 1_260}  # the goals are 2,800, 1,200 and 1,250
 LINES_OF_TEMPLATES = 400
 LINES_OF_DATA_PLANE = 4_900
 LINES_OF_A_PART = 1_400

@@ -3,11 +3,9 @@
 import argparse
 import base64
 import io
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -18,8 +16,7 @@ from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE, SAND, SKY
 from support.plots.style import bare, figure, legend_above, stack
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import read_json
-from tutorial_lib.job.folder import events_in
-from tutorial_lib.tools.published import PUBLISHED, beside_published, is_published_graph
+from tutorial_lib.tools.jobs import published
 from tutorial_lib.trainer.events import PHASES
 
 COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN), strict=True))
@@ -34,15 +31,13 @@ def write_report(folder: Path) -> Path:
     """
     try:
         result = read_json(folder / "result.json", dict[str, Any])
-        steps = read_json(folder / "finale.json", dict[str, dict[str, Any]])["steps"]
         options = read_json(folder / "options.json", dict[str, Any])
     except FileNotFoundError:
         remedy = f"Finish the training first: python -m tutorial_lib finale --resume --out {folder}"
         raise InputError(f"{folder} is not the folder of a finale with a finished training", remedy) from None
-    nodes, published = sum(result["partition"]["nodes"]), None
-    if real := is_published_graph(result["dataset"], nodes):
-        published = PUBLISHED["test accuracy"][0]
-    figures = {"learning": learning_figure(result["epochs"], result["test_accuracy"], published)}
+    theirs = published(result)
+    test_accuracy = theirs["test accuracy"][0] if theirs else None
+    figures = {"learning": learning_figure(result["epochs"], result["test_accuracy"], test_accuracy)}
     if result["phases"]:
         figures["phases"] = phases_figure(result["phases"])
     templates = FileSystemLoader(Path(__file__).parent)
@@ -50,44 +45,15 @@ def write_report(folder: Path) -> Path:
     page = environment.get_template("finale_report.html.j2").render(
         result=result,
         options=options,
-        steps=steps,
-        nodes=nodes,
-        real=real,
-        published=beside_published(result),
-        scaling=scaling_rows(folder),
+        nodes=sum(result["partition"]["nodes"]),
+        accuracies={"valid accuracy": result["val_accuracy"], "test accuracy": result["test_accuracy"]},
+        published=theirs,
         figures={name: encode_picture(drawn) for name, drawn in figures.items()},
         size=decimal,
         folder=folder.name,
     )
     (folder / "report.html").write_text(page)
     return folder / "report.html"
-
-
-def scaling_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the numbers of each short run of a finale, in the order of the machines."""
-    rows = []
-    for path in folder.glob("scaling/*-machines/result.json"):
-        result = json.loads(path.read_text())
-        rows.append(
-            {
-                "machines": result["machines"],
-                "seconds": median(epoch["seconds"] for epoch in result["epochs"][1:] or result["epochs"]),
-                "remote_bytes": round(sum(rank["bytes_remote"] for rank in result["phases"])),
-                "steps": result["phases"][0]["steps"] // result["phases"][0]["epochs"],
-                "startup": startup_seconds(path.with_name("events.jsonl").read_bytes()),
-                "val_accuracy": result["val_accuracy"],
-                "rate": result["config"]["learning_rate"],
-                "epochs": len(result["epochs"]),
-                "nodes": sum(result["partition"]["nodes"]),
-            }
-        )
-    return sorted(rows, key=lambda row: row["machines"])
-
-
-def startup_seconds(events: bytes) -> float | None:
-    """Return the seconds from the start of a job to its first step, or None if an event is missing."""
-    first = {event["kind"]: event["time"] for event in reversed(events_in(events))}
-    return first["step"] - first["stage"] if {"step", "stage"} <= first.keys() else None
 
 
 def encode_picture(drawn: Figure) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from commands import launch
 
-from tutorial_lib.tools.cli.options import parse
-from tutorial_lib.tools.trace import write_trace
+from tutorial_lib.tools.finished import trace
+from tutorial_lib.tools.options import parse
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 
@@ -83,9 +83,9 @@ def test_one_machine_without_namespaces_runs_a_script(nothing_left, partition_of
     done = launch(*options, command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "rank 0 epoch 0 loss" in (tmp_path / "logs" / "machine-0" / "trainer-0.log").read_text()
-    write_trace(tmp_path / "logs", tmp_path / "trace.json")
-    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    tracks = {event["args"]["name"] for event in trace if event["name"] == "thread_name"}
+    trace(tmp_path / "logs", out=tmp_path / "trace.json")
+    found = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tracks = {event["tid"] for event in found if event["ph"] == "X"}
     assert tracks == {"stages", "server 0", "trainer 0"}
 
 
@@ -105,6 +105,10 @@ def test_extra_envs_may_be_a_list(words, pairs, command):
 @pytest.fixture
 def good(partition_of) -> dict[str, str]:
     return {"--emulate": "2", "--part_config": str(partition_of(2).config), "--ip_config": "ip.txt"}
+
+
+def words_of(options: dict[str, str]) -> list[str]:
+    return [word for pair in options.items() for word in pair]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def pods(emulation, nothing_left, tmp_path) -> Iterator[Any]:
 @pytest.mark.cluster
 def test_a_lost_pod_0_starts_again_and_the_run_goes_on(pods, tmp_path):
     """L2. As on a drained node: SIGTERM ends the run with a checkpoint, and the other pod waits for its successor."""
-    job = pods(manifest(tmp_path / "m", "train", *SMALL, "--epochs", "400", options=("--env", "MY_SETTING=a 'b")))
+    job = pods(manifest(tmp_path / "m", "train", *SMALL, "--epochs", "400"))
     first, second = job.start(0), job.start(1)
     wait_until(lambda: "epoch   2/400" in job.log(0) or first.poll() is not None, "the second epoch", 120)
     assert first.poll() is None, job.log(0)
@@ -152,7 +152,7 @@ def test_waits_of_pods_have_limits_and_wrong_arguments_end_the_job(pods, tmp_pat
 @pytest.mark.parametrize("words", [["train"], ["finale", "--yes"], LAUNCH])
 @pytest.mark.parametrize("options", [(), ("--gpus-per-node", "2", "--mem", "64G", "--shm", "20Gi", "--name", "on")])
 def test_kubernetes_accepts_the_manifest(words, options, tmp_path):
-    objects = manifest(tmp_path, *words, nodes=4, options=(*options, "--env", 'NCCL_DEBUG="INFO"'))
+    objects = manifest(tmp_path, *words, nodes=4, options=options)
     assert list(objects) == ["Service", "NetworkPolicy", "ConfigMap", "Secret", "Job"]
     for document in objects.values():
         for version in ("1.29", "1.33", "1.37"):

@@ -134,7 +134,7 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
     [
         (["mine"], ["on", "machine-0", "true"], "no machines named 'mine' are running"),  # gone in between
         (["mine"], ["on", "--name", "other", "machine-0", "true"], "no machines named 'other' are running"),
-        (["mine", "other"], ["on", "machine-0", "true"], "several sets of machines are running: mine, other"),
+        (["mine", "other"], ["on", "machine-0", "true"], "Running: mine, other; --name mine takes those"),
         (["lab", "mine"], ["machines", "cut", "machine-0"], "no machines named 'lab' are running"),
     ],
 )

@@ -1,6 +1,5 @@
 """``explain`` knows all failures of docs/faults.md and common messages of DGL, torch and NCCL, and guesses nothing."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from runtime_support import FinishedRun
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.tools.explain import explain, find_logs, read_signatures
+from tutorial_lib.tools.finished import find_causes, find_logs, read_signatures
 
 ROOT = Path(__file__).parents[2]
 EFFECT = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.2]:3\n"
@@ -23,7 +22,7 @@ def table() -> list[tuple[str, str]]:
 
 def names_of(tmp_path: Path, text: str) -> list[str]:
     (tmp_path / "job.log").write_text(text)
-    return [finding.name for finding in explain(tmp_path, [tmp_path / "job.log"])]
+    return [failure["name"] for failure in find_causes([tmp_path / "job.log"])]
 
 
 def test_every_fault_of_the_table_is_explained(tmp_path):
@@ -85,25 +84,6 @@ def test_a_run_that_ended_well_has_nothing_to_explain(finished_run: FinishedRun,
     assert "unknown: nothing in" in done.stderr
 
 
-def test_advice_for_a_run_of_launch_and_of_train(tmp_path, run_here):
-    """A run of ``launch`` has its logs directly in its folder, and no checkpoint."""
-    text = "error: trainer 0 (rank 0) on machine-0: the job has not moved for 120 s: in recv\n"
-    text += "interrupted; everything that was started has been stopped\n"
-    for name, logs in (("launched", ""), ("trained", "logs"), ("begun", "logs")):
-        folder = tmp_path / name / logs
-        folder.mkdir(parents=True)
-        (folder / "failure.txt").write_text(text)
-        (folder / "stacks.txt").write_text("")
-    (tmp_path / "trained" / "checkpoint").mkdir()
-    (tmp_path / "trained" / "checkpoint" / "manifest.json").write_text("{}")
-    printed = {name: run_here("explain", name).stdout for name in ("launched", "trained", "begun")}
-    assert "look:  launched/stacks.txt, or py-spy dump" in printed["launched"]
-    assert "look:  trained/logs/stacks.txt, or py-spy dump" in printed["trained"]
-    assert "To go on: python -m tutorial_lib train --resume --out trained\n" in printed["trained"]
-    for name in ("launched", "begun"):
-        assert "To go on: start the job again" in printed[name]
-
-
 def test_the_exception_of_the_failed_rank_is_first(tmp_path, run_here):
     """The report of the launcher comes before the logs, whose lines can be older and have other causes."""
     logs = tmp_path / "run" / "machine-0"
@@ -111,13 +91,11 @@ def test_the_exception_of_the_failed_rank_is_first(tmp_path, run_here):
     (logs / "trainer-0.log").write_text("a\nCUDA error: out of memory\nCUDA out of memory \x1b[2J\n" + EFFECT)
     report = "error: trainer 0 (rank 1) on machine-1: ZeroDivisionError: division by zero (exit code 1)\nlog: x\n"
     (tmp_path / "run" / "failure.txt").write_text(report)
-    names = [finding.name for finding in explain(tmp_path / "run", find_logs(tmp_path / "run"))]
+    names = [failure["name"] for failure in find_causes(find_logs(tmp_path / "run"))]
     assert names == ["an exception in a program", "CUDA is out of memory"]
     printed = run_here("explain", "run").stdout
     assert printed.startswith("an exception in a program\n  run/failure.txt:1\n    error: trainer 0 (rank 1)")
     assert "run/machine-0/trainer-0.log:2, and 1 more\n" in printed
-    found = json.loads(run_here("explain", "--json", "run").stdout)[1]
-    assert (found["line"], found["times"], found["lesson"], found["effect"]) == (2, 2, 6, False)
 
 
 def test_the_logs_of_the_last_start_are_read(tmp_path, run_here):

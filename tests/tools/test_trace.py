@@ -10,7 +10,7 @@ import pytest
 from commands import events_of
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.tools.trace import write_trace
+from tutorial_lib.tools.finished import trace
 from tutorial_lib.trainer.events import PHASES
 
 Spans = dict[tuple[str, str], list[tuple[str, float, float]]]
@@ -27,16 +27,14 @@ def step(number: int, time: float, rank: int = 0, **more) -> dict:
 
 def spans_of(run: Path) -> Spans:
     """Write the trace of a run, and return name, start and end in seconds of its spans. None of a track overlap."""
-    write_trace(run, run / "trace.json")
-    names, spans = {}, defaultdict(list)
-    trace = json.loads((run / "trace.json").read_text())["traceEvents"]
-    zero = min(found["ts"] for found in trace if found["ph"] == "X")
-    for found in trace:
-        if found["ph"] == "M":
-            names[found["pid"], found.get("tid")] = found["args"]["name"]
-        if found["ph"] == "X" and found["dur"] > 0:
-            track = names[found["pid"], None], names[found["pid"], found["tid"]]
-            spans[track].append((found["name"], found["ts"] - zero, found["ts"] + found["dur"] - zero))
+    trace(run)
+    spans = defaultdict(list)
+    complete = [e for e in json.loads((run / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    zero = min(found["ts"] for found in complete)
+    for found in complete:
+        if found["dur"] > 0:
+            start = found["ts"] - zero
+            spans[found["pid"], found["tid"]].append((found["name"], start, start + found["dur"]))
     for found in spans.values():
         assert all(end <= start for (*_, end), (_, start, _) in pairwise(found))
     return {
@@ -106,9 +104,9 @@ def test_the_last_start_of_a_run_is_shown_as_far_as_its_events_go(tmp_path):
 
 
 def test_a_mistake_is_one_sentence(tmp_path):
-    events, out = tmp_path / "events.jsonl", tmp_path / "trace.json"
+    events = tmp_path / "events.jsonl"
     with pytest.raises(InputError, match=r"events.jsonl: No such file"):
-        write_trace(tmp_path, out)
+        trace(tmp_path)
     for content, message in [
         ('{"kind": "other", "time": 1.0}', "has no events of a job"),
         ('{"kind": "span", "time": 103.0, "rank": 0}', "is damaged: an event has wrong fields"),
@@ -116,9 +114,9 @@ def test_a_mistake_is_one_sentence(tmp_path):
     ]:
         events.write_text(content + "\n")
         with pytest.raises(InputError, match=message):
-            write_trace(tmp_path, tmp_path / "none" / "x.json")
+            trace(tmp_path, out=tmp_path / "none" / "x.json")
     with pytest.raises(InputError, match="Is a directory"):
-        write_trace(tmp_path, tmp_path)
+        trace(tmp_path, out=tmp_path)
 
 
 @pytest.mark.cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.tools.cli.options import NEEDS_TRUST
+from tutorial_lib.tools.options import NEEDS_TRUST
 
 EVIL = "ProxyCommand touch \x1b[2Jpwned"
 DELIVERY = {"folder": "/scratch/results/run-0123abcd", "machines": [["machine-0", "192.0.2.1"]]}

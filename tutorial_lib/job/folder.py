@@ -81,7 +81,7 @@ def log_folder(out: Path) -> Path:
 def continue_command(kind: str, out: Path) -> str:
     """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
     program, folder = "python -m tutorial_lib", shlex.quote(str(out))
-    if manifests.has_checkpoint(out / "checkpoint") if kind == "train" else (out / OPTIONS_FILE).exists():
+    if manifests.has_checkpoint(out / "checkpoint"):
         return f"{program} {kind} --resume --out {folder}"
     return f"{program} fetch {folder}" if (out / "delivery.json").exists() else ""
 

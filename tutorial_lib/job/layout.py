@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,12 @@ class Layout:
 
 
 def run_on_machines(
-    agents: Agents, plan: JobPlan, limits: Limits, out: Path, on_event: Callable[[Event], None], uploads: list[Upload]
+    agents: Agents,
+    plan: JobPlan,
+    limits: Limits,
+    out: Path,
+    on_event: Callable[[Event], None],
+    uploads: Sequence[Upload],
 ) -> tuple[Coordinator, list[str]]:
     """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
 

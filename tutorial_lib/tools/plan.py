@@ -1,16 +1,25 @@
-"""Estimate the memory, the traffic and the time of a training job from a few numbers of its graph.
+"""``plan``: the memory, the traffic and the time of a training job from a few numbers of its graph.
 
 The constants were fitted to runs of ``train`` on synthetic-products with two cores (``benchmarks/plan.py``).
 """
 
+import json
 import math
-from dataclasses import dataclass, field
+import os
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
+from tutorial_lib.launcher.backends.emulated import parse_wire
+from tutorial_lib.tools import options as cli
+from tutorial_lib.tools.options import about, app, flatten
 from tutorial_lib.trainer.config import TrainConfig
+
+NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
 # Bytes of each process without a graph, and of the pages that all processes of a machine share.
 SERVER, TRAINER, COMMAND, SHARED = 0.44e9, 0.46e9, 0.45e9, 0.42e9
@@ -22,6 +31,7 @@ COPIED, REQUEST, REQUESTED = 330e6, 3.5e-3, 1.5e-3  # bytes a core copies per se
 FLOPS, SAMPLED, THREADS = 85e9, 7e6, 0.85  # operations and edges of a core per second, power of the number of cores
 CUT, CUT_GROWTH = 0.038, 1.1  # assumed share of the edges cut in two parts, power of log2(parts)
 FRESH, DEGREES, MISSES = 0.85, 0.7, 3  # new neighbors, shape of a gamma distribution, power of the share not cached
+CORES = len(os.sched_getaffinity(0))
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
 
 
@@ -29,24 +39,24 @@ PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 3
 class Job:
     """A job that trains GraphSAGE on a graph with one type of nodes, on CPUs."""
 
-    nodes: int
-    edges: int  # both directions of an edge count
-    width: int  # features of a node
-    classes: int
-    train: int  # training nodes
-    val: int  # validation nodes
+    nodes: Annotated[int, about("Number of nodes, without a data set.")] = 0
+    edges: Annotated[int, about("Number of edges. Both directions of an edge count.")] = 0
+    width: Annotated[int, about("Number of features of a node.", name="--feature-width")] = 100
+    classes: Annotated[int, about("Number of classes.")] = 47
+    train: Annotated[int, about("Number of training nodes. 0: 10 % of all nodes.", name="--train-nodes")] = 0
+    val: Annotated[int, about("Number of validation nodes.", name="--val-nodes")] = 0
     machines: int = 2
-    trainers: int = 1  # on each machine
+    trainers: Annotated[int, about("Trainers per machine.", "Machines")] = 1
     config: TrainConfig = field(default_factory=TrainConfig)
     wire: float | None = None  # bits per second of each machine, or None for no limit
     together: bool = True  # all machines share this computer and its cores
-    cores: int = 1  # of a machine, or of the shared computer
-    cut: float | None = None  # share of the edges between parts, or None to assume one
+    cores: Annotated[int, about("Cores per machine; with --emulate, of all.", "Machines")] = CORES
+    cut: Annotated[float | None, about("Share of the edges between parts, as partition prints it.")] = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
             if not 1 <= getattr(self, name) <= 10**13:
-                raise InputError(f"{name} {str(getattr(self, name))[:30]}: plan accepts 1 to {10**13}")
+                raise InputError(f"{name} {getattr(self, name)}: plan accepts 1 to {10**13}")
         if not 0 <= (self.cut or 0) <= 1:
             raise InputError(f"cut {self.cut}: the share of the edges is from 0 to 1")
         if self.val < 0 or self.train + self.val > self.nodes:
@@ -57,21 +67,42 @@ class Job:
 class Estimate:
     """The needs of a job: bytes, rows of a step of a rank, and seconds. Rows and seconds are means over all epochs."""
 
-    server: float  # memory of each process
-    trainer: float
-    machine: float  # counts memory that its processes share once
-    total: float  # of all machines and of the command that starts the job
-    partition: float  # of the process that partitions the graph
+    memory: dict[str, float]  # of the processes, and of a machine, which counts memory that processes share once
     cut: float  # share of the edges between parts
     steps: int  # of a rank in an epoch
-    input_rows: float
-    remote_rows: float  # input rows that other machines store
-    fetched_rows: float  # remote rows that the cache does not have
+    rows: dict[str, float]  # input rows, those that other machines store, and those of them that are not in the cache
     epoch_bytes: float  # sent by all machines
     job_bytes: float  # with the exact evaluation
     cache: float  # bytes of --cache for everything that a trainer reads from other machines
     seconds: dict[str, float]  # of an epoch, by part
     epoch: float  # seconds of an epoch
+
+
+@app.command
+def plan(
+    *,
+    dataset: Annotated[str | None, about("Name or path, as for the command data.", "Data")] = None,
+    source: Annotated[DataSource, flatten("Data", "name method both_ways")] = DataSource(),
+    config: Annotated[TrainConfig, flatten("Training", NOT_IN_PLAN)] = TrainConfig(),
+    fanouts: cli.FanoutsOption = "15,10,5",
+    cache: cli.CacheOption = "256MB",
+    job: Annotated[Job, Parameter(name="*", group="Graph", parse="^(?!machines|config|wire|together)")] = Job(),
+    emulate: Annotated[int, about("Number of emulated machines.", "Machines")] = 2,
+    machines: Annotated[int | None, about("Number of separate computers.", "Machines")] = None,
+    wire: Annotated[str | None, about("Bandwidth per machine. (default: 10gbit; emulated: none)", "Machines")] = None,
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Estimate the memory, the traffic and the seconds of an epoch of a job before you start it."""
+    if (job.nodes > 0) != (dataset is None) or (job.edges > 0) != (dataset is None):
+        raise InputError("choose one of --dataset NAME, and --nodes N with --edges N")
+    config = cli.complete_config(config, source.seed, fanouts, cache)
+    rate = parse_wire(wire or (None if machines is None else "10gbit"))
+    known = {"train": job.train or max(1, job.nodes // 10)}
+    sizes = sizes_of(replace(source, name=dataset)) if dataset else known
+    places = {"together": machines is None, "machines": emulate if machines is None else machines}
+    job = replace(job, **sizes, **places, config=config, wire=rate and 8.0 * rate)
+    found = estimate(job)
+    print(json.dumps({"job": asdict(job), "estimate": asdict(found)}, indent=2) if as_json else describe(job, found))
 
 
 def distinct(draws: float, among: float) -> float:
@@ -80,7 +111,8 @@ def distinct(draws: float, among: float) -> float:
 
 
 def estimate(job: Job) -> Estimate:
-    """Return the estimated needs of a job."""
+    """Return the estimated needs of a job, or raise an InputError if a number is not possible."""
+    job.check()
     config, n, row, world = job.config, job.nodes, 4 * job.width, job.machines * job.trainers
     steps, epochs = math.ceil(job.train / world / config.batch_size), max(1, config.epochs)
     degree, far = job.edges / n, n * (1 - 1 / job.machines)
@@ -134,8 +166,10 @@ def estimate(job: Job) -> Estimate:
         link -= min(link, computing + sampling) * (steps - 1) / steps
     parts = {"computing": computing, "sampling": sampling, "link": link, "gradients": gradients / rate}
     seconds = {name: steps * value for name, value in parts.items()}
-    rows, memory = (nodes[-1], remote, fetched), (server, trainer, machine, total, partition)
-    return Estimate(*memory, cut, steps, *rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
+    memory = {"server": server, "trainer": trainer, "machine": machine, "all machines": total}
+    memory["partitioning"] = partition
+    rows = {"input": nodes[-1], "remote": remote, "fetched": fetched}
+    return Estimate(memory, cut, steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
 
 
 def sizes_of(source: DataSource) -> dict[str, Any]:
@@ -155,13 +189,13 @@ def sizes_of(source: DataSource) -> dict[str, Any]:
 def describe(job: Job, found: Estimate) -> str:
     """Return the estimate and its assumptions as text for a terminal."""
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in found.seconds.items())
+    memory = ", ".join(f"{name} {count / 1e9:.2f}" for name, count in found.memory.items())
     return f"""\
 graph      {job.nodes:,} nodes, {job.edges:,} edges ({found.cut:.1%} of them cut), {job.train:,} training nodes
 machines   {job.machines}, each with {job.trainers} trainer(s) and a server
-memory, GB server {found.server / 1e9:.2f}, trainer {found.trainer / 1e9:.2f}, machine {found.machine / 1e9:.2f}, \
-all machines {found.total / 1e9:.2f}, partitioning {found.partition / 1e9:.2f}
-step       {found.input_rows:,.0f} input rows, {found.remote_rows:,.0f} of them on other machines, \
-{found.fetched_rows:,.0f} of these not in the cache
+memory, GB {memory}
+step       {found.rows["input"]:,.0f} input rows, {found.rows["remote"]:,.0f} of them on other machines, \
+{found.rows["fetched"]:,.0f} of these not in the cache
 epoch      {found.steps:,} steps, {found.epoch:.3g} s ({parts}), {found.epoch_bytes / 1e6:,.1f} MB sent
 job        {found.job_bytes / 1e6:,.1f} MB sent in {job.config.epochs} epochs and the evaluation
 cache      --cache {math.ceil(found.cache / 1e6)}MB holds all remote rows

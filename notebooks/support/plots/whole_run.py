@@ -12,10 +12,10 @@ from support.plots.style import LOOKS, drawing, figure
 
 # name, task, output
 STEPS = (
-    ("machines", "does each have\nwhat a job needs?", ""),
     ("data", "load and check", ""),
     ("partition", "one part\nfor each machine", "part0/ part1/\nnode_map.npy"),
-    ("training", "", "run/\nresult.json\npredictions.npy"),
+    ("machines", "does each have\nwhat a job needs?", ""),
+    ("training", "", "checkpoint/\nresult.json\npredictions.npy"),
     ("predictions", "the accuracies again,\nfrom the file alone", ""),
     ("report", "one page,\nwith pictures", "report.html"),
 )
@@ -40,7 +40,7 @@ def steps_figure() -> Figure:
         if k + 1 < len(STEPS):
             arrow(ax, (x + WIDTH, 2.35), (x + WIDTH + GAP, 2.35), lw=1.4)
     arrow(ax, (0, 3.65), (end, 3.65), "|-|", color=GRAY, mutation_scale=4)
-    words = "finale.json: the seconds of each step. The same command continues an interrupted training."
+    words = "result.json: scores, seconds, bytes and memory. --resume continues an interrupted training."
     write(ax, end / 2, 3.75, words, va="bottom")
     return fig
 

@@ -1,15 +1,17 @@
 """``train``: a run from data set to one score. ``finale``: a scripted run. ``launch``: any script."""
 
 import math
-import shlex
+import os
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from tutorial_lib.errors import InputError, to_stderr
+import numpy as np
+import psutil
+
+from tutorial_lib.errors import InputError, JobError, ask, to_stderr
 from tutorial_lib.job.display import RunDisplay, human_bytes
-from tutorial_lib.job.folder import OPTIONS_FILE, Continuation, check_run_folder, continue_command, default_run_folder
+from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
 from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.launch import launch as run_launch
 from tutorial_lib.job.layout import Layout, RealMachines
@@ -17,20 +19,18 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
 from tutorial_lib.launcher.environment import describe_environment
 from tutorial_lib.tasks import check_task
-from tutorial_lib.tools.cli import options as cli
-from tutorial_lib.tools.cli.options import about, app, flatten
-from tutorial_lib.tools.published import beside_published, is_published_graph
+from tutorial_lib.tools import options as cli
+from tutorial_lib.tools.options import about, app, flatten
+from tutorial_lib.tools.plan import Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 
-OF_TRAIN = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"  # no options of finale
-OF_LAUNCH = "ip_config device show_output server_threads out"  # fields of LaunchRequest that are no options
-RUNNING: list[Path] = []  # folder of the run of `train` that this process has begun
-
-
-def commands_to_continue() -> list[str]:
-    """Return a line with the command that continues the run that was broken off, if it has a checkpoint."""
-    commands = [continue_command("train", folder) for folder in RUNNING]
-    return [f"to continue: {command}" for command in commands if command]
+NOT_IN_FINALE = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"
+NOT_IN_LAUNCH = "ip_config device show_output server_threads out"
+RUNNING: dict[str, Path] = {}  # command and folder of the run that this process has begun
+LONG, SECONDS_PER_EDGE = 20 * 60, 3.2e-6  # the latter for data, partition and evaluation, on two cores
+# Mean and deviation of GraphSAGE with neighbor sampling: Hu et al. 2020 and the OGB leaderboard
+PUBLISHED = {"valid accuracy": (0.9170, 0.0009), "test accuracy": (0.7870, 0.0036)}
+PUBLISHED_NODES = 2_449_029  # a small graph in the format of ogbn-products may have its name
 
 
 @app.command(
@@ -48,7 +48,7 @@ def train(
     machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: cli.OverSsh = None,
     single_process: Annotated[bool, about("Train in one process without DGL's servers, for comparison.")] = False,
-    out: Annotated[Path | None, about("Run folder. It must be new, except with --resume.")] = None,
+    out: cli.OutOption = None,
     given: cli.Given,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
@@ -61,7 +61,7 @@ def train(
     folder = check_run_folder(out or default_run_folder(source.name), resume=keep.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
-    RUNNING.append(folder)
+    RUNNING["train"] = folder
     keep = replace(keep, options=cli.storable(given))
     with RunDisplay() as display:
         try:
@@ -70,14 +70,13 @@ def train(
             else:
                 result = run_distributed(source, layout, config, folder, display, keep)
         except EmulationUnavailable as error:
-            if given.keys() & {*cli.PLACES, "wire"}:
+            if given.keys() & {*cli.PLACES, "wire"}:  # the user has asked for emulated machines
                 raise
-            # The host forbids emulated machines, and the user has not asked for them.
             given |= {"machines": 1, "trainers": given.get("trainers", 2)}
+            chosen = f"This run is train --machines 1 --trainers {given['trainers']}"
+            to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
             layout = replace(layout, emulate=None, trainers=given["trainers"])
             keep = replace(keep, options=cli.storable(given))
-            chosen = f"This run is train --machines 1 --trainers {layout.trainers}"
-            to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
             result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
@@ -86,48 +85,79 @@ def train(
 def finale(
     *,
     source: Annotated[DataSource, flatten("Data", "method", show_default=False)] = DataSource(),
-    config: Annotated[TrainConfig, flatten("Training", OF_TRAIN, show_default=False)] = TrainConfig(),
+    config: Annotated[TrainConfig, flatten("Training", NOT_IN_FINALE, show_default=False)] = TrainConfig(),
     fanouts: cli.FanoutsOption = "15,10,5",
+    keep: Annotated[Continuation, flatten("Training", "every")] = Continuation(),
     layout: Annotated[Layout, flatten("Machines", "show_output")] = Layout(),
     machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: cli.OverSsh = None,
-    keep: Annotated[Continuation, flatten("Training", "every")] = Continuation(),
     full: Annotated[bool, about("Train on the whole graph with the recipe of the published accuracies.")] = False,
-    scaling: Annotated[str | None, about("Also train shortly on these numbers of machines, such as 1,2,4.")] = None,
-    out: Annotated[Path | None, about("Folder. A finale that was interrupted there is continued.")] = None,
+    out: cli.OutOption = None,
     yes: Annotated[bool, about("Start a large run without a question.")] = False,
     given: cli.Given,
 ) -> None:
-    """Check the machines, load and partition the data, train, and check the predictions.
+    """Load and partition the data, check the machines, train, and check the predictions.
 
     By default, the finale trains 10 epochs on synthetic-products at scale 0.1. With --full, it trains at scale 1 with
     the published recipe: 20 epochs, 1024 seed nodes in a step of all trainers together, learning rate 0.003.
     """
-    folder, display = out or default_run_folder("finale"), RunDisplay()
-    if not (begun := (folder / OPTIONS_FILE).exists()) and keep.resume:
-        raise InputError(f"--resume: no finale was started in {folder}")
-    source.check()  # before it takes seconds to import torch and DGL
-    counts = cli.parse_numbers("--scaling", scaling, "1,2,4") if scaling else ()
+    source.check()
     layout = cli.choose_machines(layout, ssh, given)
-    from tutorial_lib.tools.finale import Finale
-
+    count = len(layout.cluster().machines)
     defaults: dict[str, Any] = {"epochs": 10}
     if full:
-        world_size = len(layout.cluster().machines) * layout.trainers
-        defaults = {"epochs": 20, "batch_size": math.ceil(1024 / world_size), "learning_rate": 0.003}
+        batch_size = math.ceil(1024 / (count * layout.trainers))
+        defaults = {"epochs": 20, "batch_size": batch_size, "learning_rate": 0.003}
     config = cli.complete_config(config, source.seed, fanouts)
     config = replace(config, **{name: value for name, value in defaults.items() if name not in given})
     source = replace(source, scale=given.get("scale", 1.0 if full else 0.1))
-    run = Finale(source, layout, config, tuple(sorted({*counts})), folder, display, keep.trust)
-    if not begun:
-        run.confirm(yes=yes)
-    with display:
-        result = run.run(cli.storable(given))
+    folder = check_run_folder(out or default_run_folder("finale"), resume=keep.resume)
+    if not keep.resume:
+        confirm(source, layout, config, count, yes=yes)
+    from tutorial_lib.job.train import run_distributed
+
+    RUNNING["finale"] = folder
+    with RunDisplay() as display:
+        keep = replace(keep, options=cli.storable(given))
+        result = run_distributed(source, layout, config, folder, display, keep)
+        display.say("checking the predictions in original IDs")
+        check_predictions(source, folder, result)
     display.summary(result, folder)
-    if is_published_graph(source.name, sum(result["partition"]["nodes"])):
-        print(*(f"{name}: {ours}, published: {theirs}" for name, ours, theirs in beside_published(result)), sep="\n")
-    if find_spec("support") is not None:  # of the lessons
-        print(f"report:     python -m support.finale_report {shlex.quote(str(folder))}")
+    for name, (mean, deviation) in published(result).items():
+        print(f"published {name}: {mean:.4f} ± {deviation:.4f}")
+
+
+def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: int, *, yes: bool) -> None:
+    """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than there is."""
+    together = not layout.elsewhere
+    counts = {"machines": machines, "trainers": layout.trainers, "cores": len(os.sched_getaffinity(0))}
+    job = Job(**sizes_of(source), **counts, config=config, together=together)
+    found = estimate(job)
+    seconds = config.epochs * found.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
+    needs = (
+        f"{human_bytes(round(found.memory['machine']))} of memory on each machine, {max(1, round(seconds / 60))} min"
+    )
+    sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
+    print(f"forecast: {sizes}; about {needs} (it may be half or twice as much)", flush=True)
+    large = seconds > LONG or (together and found.memory["all machines"] > psutil.virtual_memory().available)
+    if large and not yes and not ask("This run is large. Start it?"):
+        raise InputError("not started, because this run is large and nobody agreed to it", "Add --yes to start it.")
+
+
+def check_predictions(source: DataSource, folder: Path, result: dict[str, Any]) -> None:
+    """Raise a JobError if the accuracies of predictions.npy are not those that the trainers counted."""
+    data = source.load(features=False).target_data
+    right = np.load(folder / "predictions.npy") == data["label"].numpy()
+    for name in ("val", "test"):
+        found, counted = right[data[f"{name}_mask"].numpy().astype(bool)].mean(), result[f"{name}_accuracy"]
+        if abs(found - counted) > 1e-9:
+            raise JobError(f"predictions.npy has {name} accuracy {found}, the trainers counted {counted}")
+
+
+def published(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return the published accuracies of the graph of a run, or nothing for other graphs."""
+    real = result["dataset"] == "ogbn-products" and sum(result["partition"]["nodes"]) == PUBLISHED_NODES
+    return PUBLISHED if real else {}
 
 
 @app.command
@@ -135,7 +165,7 @@ def launch(
     command: Annotated[list[str], about('The script and its arguments: "python3 train.py --lr 0.01".')],
     /,
     *,
-    request: Annotated[LaunchRequest | None, flatten("Machines", OF_LAUNCH, cli.dgl_option_name)] = None,
+    request: Annotated[LaunchRequest | None, flatten("Machines", NOT_IN_LAUNCH, cli.dgl_option_name)] = None,
     machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: cli.OverSsh = None,
     verbose: Annotated[bool, about("Print the variables that are added to the environment.")] = False,
@@ -148,15 +178,13 @@ def launch(
     With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
     """
     request, ssh, real = request or LaunchRequest(), ssh or RealMachines(), None
-    given.pop("ip_config", None)
+    given.pop("ip_config", None)  # a script reads this file in every place
     if not cli.PLACES & given.keys():
         given["ip_config"] = ssh.ip_config
         real = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve())
     request = cli.choose_machines(request, real, given)
-    out = out or default_run_folder("launch")
-    request = replace(
-        request, command=command, out=check_run_folder(out), ip_config=ssh.ip_config, show_output=not quiet
-    )
+    out = check_run_folder(out or default_run_folder("launch"))
+    request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
     with RunDisplay() as display:
         show = lambda plan: display.console.print(describe_environment(plan.to_spec()), soft_wrap=True)  # noqa: E731
         use = run_launch(request, display, *([show] if verbose else []))

@@ -1,27 +1,25 @@
 """``machines``: emulated machines that stay. ``on``: a command on one of them, as with ssh."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from typing import IO, Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any
 
 from cyclopts import App
 
-from tutorial_lib.errors import InputError, to_stderr
+from tutorial_lib.errors import to_stderr
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
-from tutorial_lib.tools.cli.options import PROGRAM, JsonOption, about, app
+from tutorial_lib.tools.options import PROGRAM, JsonOption, about, app
 
 machines_app = App(name="machines", help="Emulated machines that stay, for any program: start, use, stop.")
 app.command(machines_app)
 NameOption = Annotated[str | None, about(f"Name of the set. (default: the only one, or {DEFAULT_NAME})")]
-MachineArgument = Annotated[str, about("machine-0, machine-1, ... or all")]
 RateArgument = Annotated[str, about("1gbit, 200mbit or unshaped")]
+MachineArgument = Annotated[str, about("machine-0, machine-1, ... or all")]
 
 
 @machines_app.command
@@ -44,22 +42,20 @@ def start(
     print(f"a job on them:    {PROGRAM} train --on {name}")
     if found.ssh_config:
         print(f"ssh:              ssh -F {found.ssh_config} machine-0")
-    print(f"they end at {_clock(found.ends)}, or with:  {PROGRAM} machines stop {name}")
+    print(f"they end at {datetime.fromtimestamp(found.ends):%a %H:%M}, or with:  {PROGRAM} machines stop {name}")
 
 
 @machines_app.command(name="list")
 def list_all(*, as_json: JsonOption = False) -> None:
     """Show the running machines and the jobs that use them."""
-    found = []
-    for name in persistent.names():
-        with contextlib.suppress(InputError):  # they have just been stopped
-            found.append(persistent.describe(name))
+    found = [persistent.describe(name) for name in persistent.names()]
     if as_json:
         print(json.dumps(found, indent=2, default=vars))
     elif not found:
         print(f"no machines are running; start some with: {PROGRAM} machines start 2")
     for each in () if as_json else found:
-        print(f"{each.name}: ends {_clock(each.ends)}, {f'used by {each.job}' if each.job else 'no job'}")
+        user = f"used by {each.job}" if each.job else "no job"
+        print(f"{each.name}: ends {datetime.fromtimestamp(each.ends):%a %H:%M}, {user}")
         for machine, address, wire, cut in zip(each.machines, each.addresses, each.wires, each.cut, strict=True):
             print(f"  {machine:12} {address:16} {'cut' if cut else wire or 'no limit'}")
 
@@ -67,29 +63,41 @@ def list_all(*, as_json: JsonOption = False) -> None:
 @machines_app.command
 def stop(name: NameOption = None, /) -> None:
     """Stop machines, with all processes on them."""
-    name = running_set(name)
-    if job := persistent.describe(name).job:
-        to_stderr(f"warning: this ends the job on {name}: {job}")
-    persistent.stop(name)
-    print(f"{name}: switched off")
+    found = persistent.describe(running(name).name)
+    if found.job:
+        to_stderr(f"warning: this ends the job on {found.name}: {found.job}")
+    persistent.stop(found.name)
+    print(f"{found.name}: switched off")
 
 
 @machines_app.command
 def cut(machine: MachineArgument, /, *, name: NameOption = None) -> None:
     """Cut the link of a machine. All packets are lost, without an error."""
-    _change_link("cut", machine, name)
+    change_link("cut", machine, name)
 
 
 @machines_app.command
 def mend(machine: MachineArgument, /, *, name: NameOption = None) -> None:
     """Undo cut."""
-    _change_link("mend", machine, name)
+    change_link("mend", machine, name)
 
 
 @machines_app.command
 def wire(machine: MachineArgument, rate: RateArgument, /, *, name: NameOption = None) -> None:
     """Change the bandwidth of a machine."""
-    _change_link("wire", machine, name, rate)
+    change_link("wire", machine, name, rate)
+
+
+def change_link(verb: str, machine: str, name: str | None, rate: str | None = None) -> None:
+    cluster = running(name)
+    for each in cluster.machines if machine == "all" else [cluster.machine(machine)]:
+        cluster.change_link(each, verb, rate)
+
+
+def running(name: str | None) -> PersistentBackend:
+    """Return the machines of the given name, or the only running ones, or those of the default name."""
+    found = persistent.names()
+    return PersistentBackend(name or (found[0] if len(found) == 1 else DEFAULT_NAME))
 
 
 @app.command
@@ -103,51 +111,26 @@ def on(
 
     With all, the command runs on all machines at the same time, without input.
     """
-    cluster = PersistentBackend(running_set(name))
+    cluster = running(name)
     if machine == "all":
-        sys.exit(_run_on_all(cluster, command))
+        sys.exit(run_on_all(cluster, command))
     line = cluster.command(cluster.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
-    # This process becomes the command, which uses the caller's terminal and gets its signals.
-    os.execv(line[0], line)
+    os.execv(line[0], line)  # this process becomes the command, which uses the caller's terminal and gets its signals
 
 
-def _run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
+def run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    running = {machine.name: cluster.popen(machine, command, **pipes) for machine in cluster.machines}
-    threads = [threading.Thread(target=_print_lines, args=(name, job.stdout)) for name, job in running.items()]
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        for thread in threads:
-            thread.start()
-        codes = [process.wait() for process in running.values()]
-    finally:
-        for process in running.values():
+        for machine in cluster.machines:
+            job = cluster.popen(machine, command, **pipes)
+            printer = subprocess.Popen(["sed", "-u", f"s/^/[{machine.name}] /"], stdin=job.stdout)
+            processes += [job, printer]
+        codes = [process.wait() for process in processes]
+    except BaseException:
+        for process in processes:
             process.terminate()
-        for thread in threads:
-            thread.join()
-    code = next((code for code in codes if code), 0)
+        raise
+    code = next(filter(None, codes), 0)
     return code if code >= 0 else 128 - code  # as a shell reports a signal, for example 137 for SIGKILL
-
-
-def _print_lines(machine: str, lines: IO[bytes]) -> None:
-    for line in lines:
-        sys.stdout.buffer.write(f"[{machine}] ".encode() + line.rstrip(b"\n") + b"\n")
-        sys.stdout.buffer.flush()
-
-
-def running_set(name: str | None) -> str:
-    """Return the given name or that of the only running set. Of several sets, the default one is taken."""
-    found = persistent.names()
-    if name is None and len(found) > 1 and DEFAULT_NAME not in found:
-        raise InputError(f"several sets of machines are running: {', '.join(found)}", f"Choose one: --name {found[0]}")
-    return name or (found[0] if len(found) == 1 else DEFAULT_NAME)
-
-
-def _change_link(verb: str, machine: str, name: str | None, rate: str | None = None) -> None:
-    cluster = PersistentBackend(running_set(name))
-    for each in cluster.machines if machine == "all" else [cluster.machine(machine)]:
-        cluster.change_link(each, verb, rate)
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%a %H:%M", time.localtime(seconds))

@@ -1,6 +1,5 @@
 """Options of the commands. cyclopts fills the dataclasses that the commands use, and ``--resume`` recalls options."""
 
-import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -44,9 +43,9 @@ def about(text: str, group: str | None = None, **more: Any) -> Parameter:
 
 Given = Annotated[dict[str, Any], Parameter(parse=False)]  # the options of the command line and of options.json
 MachinesOption = Annotated[int | None, about("1: this computer alone, without namespaces.", "Machines")]
-FANOUTS = about("neighbors sampled per hop, outermost first; -1: all.", "Training", allow_leading_hyphen=True)
-FanoutsOption = Annotated[str, FANOUTS]
+FanoutsOption = Annotated[str, about("neighbors per hop; -1: all.", "Training", allow_leading_hyphen=True)]
 CacheOption = Annotated[str, about("memory of a trainer for rows and adjacency of other machines.", "Training")]
+OutOption = Annotated[Path | None, about("Run folder. It must be new, except with --resume.")]
 JsonOption = Annotated[bool, about("Print JSON for a program to read.", name="--json")]
 app = App(
     name=PROGRAM,
@@ -66,7 +65,6 @@ app = App(
 
 
 def option_name(field: str) -> str:
-    """Return the name of the option for a field of a dataclass."""
     return NAMES.get(field, field).replace("_", "-")
 
 
@@ -95,30 +93,19 @@ def check_ranges(names: Callable[[str], str], _kind: Any, filled: Any) -> None:
 OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
 
 
-def parse_numbers(option: str, text: str, example: str) -> tuple[int, ...]:
-    """Return the numbers of a text such as ``"15,10,5"``, which are positive or -1."""
-    with contextlib.suppress(ValueError):
-        numbers = tuple(int(part) for part in text.split(","))
-        if all(number != 0 and -1 <= number <= LARGEST for number in numbers):
-            return numbers
-    raise InputError(f"{option} {text[:80]!r} is not a list of numbers, 1 to {LARGEST}", f"Example: {example}")
-
-
 def complete_config(
     config: TrainConfig, seed: int, fanouts: str, cache: str = "256MB", samplers: int = 0
 ) -> TrainConfig:
     """Return the hyper-parameters with those options that are texts or belong to the data set."""
-    size = check_loader(config.loader, samplers, cache)
-    hops = parse_numbers("--fanouts", fanouts, "15,10,5 (-1 takes all neighbors)")
-    return replace(config, seed=seed, fanouts=hops, cache=size)
+    if not re.fullmatch(r"((^|,) *(-1|[1-9]\d{0,8}))+", fanouts):
+        message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
+        raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors)")
+    hops = tuple(map(int, fanouts.split(",")))
+    return replace(config, seed=seed, fanouts=hops, cache=check_loader(config.loader, samplers, cache))
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., Any], BoundArguments, dict[str, Any]]:
-    """Return the function of a command, its arguments, and the given options by name, with underscores.
-
-    Raises:
-        InputError: cyclopts does not accept the words.
-    """
+    """Return the function of a command, its arguments, and the given options by name, with underscores."""
     found = ArgumentCollection()
     app.config = lambda _app, _commands, arguments: found.extend(arguments)  # before the values are converted
     try:
@@ -151,8 +138,7 @@ def run(words: Sequence[str]) -> None:
     """Run a command line. With ``--resume``, the options of the earlier start are added to it.
 
     Options that are given again replace the earlier ones, and a place replaces the earlier place with its options.
-    Values that could run programs are used only with ``--trust`` or after a question. An InputError reports that the
-    file of the options is damaged, or that nobody trusts its values.
+    Values that could run programs are used only with ``--trust`` or after a question.
     """
     command, bound, given = parse(words)
     if given.get("resume") and "out" not in given:
@@ -173,25 +159,25 @@ def run(words: Sequence[str]) -> None:
 
 
 def storable(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that ``run`` recalls. Paths are absolute, because it may start in another folder."""
-    values = {name: value for name, value in given.items() if name not in NOT_RECALLED}
-    return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in values.items()}
+    """Return the options for ``options.json``. Paths are absolute, because ``run`` may read them in another folder."""
+    return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in given.items()}
 
 
 def choose_machines(layout: Place, ssh: RealMachines | None, given: dict[str, Any]) -> Place:
     """Return the layout with the machines that the given options choose, by default two emulated machines.
 
-    With ``--on``, ``emulate`` becomes the number of the running machines. An InputError reports two places, or options
-    that do not fit the place.
+    With ``--on``, ``emulate`` becomes the number of the running machines.
     """
-    others, count = PLACES - {"emulate", "on"} & given.keys(), given.get("machines", 1)
+    others = PLACES - {"emulate", "on"} & given.keys()
+    if OF_SSH & given.keys():
+        others.add("ip_config")
     if len(others) + bool(given.keys() & {"emulate", "on"}) > 1:
-        places = "--emulate N, --on NAME, --ip_config FILE, --slurm, --machines 1 and --single-process"
-        raise InputError(f"choose one of {places}")
-    if count != 1:
+        places = (
+            "--emulate N, --on NAME, --ip_config FILE (for --ssh_port, --copy_to and the like), --slurm, --machines 1"
+        )
+        raise InputError(f"choose one of {places} and --single-process")
+    if (count := given.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
-    if OF_SSH & given.keys() and "ip_config" not in given:
-        raise InputError("--ssh_port, --copy_to and the like are for machines over ssh; they need --ip_config FILE")
     if (layout.wire is not None or layout.own_disks) and (others or layout.on):
         remedy = f"For running machines: {PROGRAM} machines wire all 1gbit, or machines start 2 --own-disks"
         raise InputError("--wire and --own-disks are for new emulated machines; they need --emulate N", remedy)

@@ -17,7 +17,7 @@ from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import parse_memory
 from tutorial_lib.job.folder import default_run_folder
-from tutorial_lib.tools.cli.options import about, app, parse
+from tutorial_lib.tools.options import about, app, parse
 
 SET_BY_SCRIPT = {"slurm", "out", "resume", "emulate", "on", "machines", "ssh_config"}
 
@@ -38,7 +38,6 @@ def submit(
     image: Annotated[str | None, about("Image for Kubernetes, made with the Dockerfile.")] = None,
     claim: Annotated[str, about("Volume of Kubernetes at /data that all pods share.")] = "data",
     shm: Annotated[str | None, about("Size of /dev/shm in Kubernetes. (default: half of --mem)")] = None,
-    env: Annotated[list[str] | None, about("NAME=VALUE for every pod of Kubernetes. Can be repeated.")] = None,
     name: Annotated[str, about("Name of the job.")] = "dgl",
     out: Annotated[Path | None, about("Run folder. (default: a new one below runs/)")] = None,
     script: Annotated[Path | None, about("File to write. (default: job.sh or job.yaml)")] = None,
@@ -56,40 +55,39 @@ def submit(
     if gpus:
         added += [f"--num_trainers={gpus}"] if kind == "launch" else ["--device=cuda", f"--trainers={gpus}"]
     words = [*(word for word in added if word[2:].partition("=")[0] not in given), *words]
-    fields: dict[str, Any] = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name}
+    script = script or Path("job.yaml" if kubernetes else "job.sh")
+    fields: dict[str, Any] = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name, "path": script}
     if kubernetes:
         if image is None:
             raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
-        memory, ip_config = mem or "16G", Path(given.get("workspace", ""), given.get("ip_config", "ip_config.txt"))
-        fields |= describe_pods(name, time, memory, shm, env or [])
-        fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "ip_config": str(ip_config)}
-        fields |= {"out": str(out or default_run_folder(name))}
+        memory = parse_memory(f"{(mem or '16G').rstrip('iB')}iB")  # powers of 1024, as in Slurm
+        shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
+        fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "out": str(out or default_run_folder(name))}
+        fields |= {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": seconds_of(time)}
+        fields |= {"ip_config": os.path.join(given.get("workspace", ""), given.get("ip_config", "ip_config.txt"))}
+        fields |= {"keys": make_keys(name), "json": partial(json.dumps, ensure_ascii=False)}
     else:
-        asked = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus or None, "time": time}
+        asked = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus, "time": time}
         asked |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
-        fields |= {"asked": asked, "out": out, "folder": os.getcwd(), "python": sys.executable}
+        fields["asked"] = {option: shlex.quote(str(value)) for option, value in asked.items() if value}
+        fields |= {
+            "folder": shlex.quote(os.getcwd()),
+            "python": shlex.quote(sys.executable),
+            "words": shlex.join(words),
+        }
+        fields["out"] = shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'
         Path("runs").mkdir(exist_ok=True)  # Slurm does not make the folder of its log
-    script = script or Path("job.yaml" if kubernetes else "job.sh")
-    if script.exists():
-        raise InputError(f"--script {script} exists", "Name another file, or remove it.")
-    text = render_template("job.yaml.j2" if kubernetes else "job.sh.j2", path=script, **fields)
+    from jinja2 import StrictUndefined, Template  # most commands need no templates
+
+    source = Path(__file__).with_name("job.yaml.j2" if kubernetes else "job.sh.j2").read_text()
+    form: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    text = Template(source, undefined=StrictUndefined, **form).render(fields)
     with open(script, "x", opener=partial(os.open, mode=0o600 if kubernetes else 0o644)) as file:
         file.write(text)  # a manifest contains a private key
     start = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
     if go:
         sys.exit(subprocess.run(start).returncode)
     print(f"{script} is written. To start it: {shlex.join(start)}")
-
-
-def render_template(template: str, **fields: Any) -> str:
-    """Fill a Jinja template of this folder."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
-    environment.filters["json"] = partial(json.dumps, ensure_ascii=False)
-    environment.filters["quote"] = lambda value: shlex.quote(str(value))
-    return environment.get_template(template).render(fields)
 
 
 def check_paths(given: Mapping[str, Any], *, pods: bool) -> None:
@@ -106,23 +104,17 @@ def check_paths(given: Mapping[str, Any], *, pods: bool) -> None:
             raise InputError(f"--{key} {path}: the pods have no files of this computer", remedy)
 
 
-def describe_pods(name: str, time: str, mem: str, shm: str | None, env: list[str]) -> dict[str, Any]:
-    """Return the fields of a manifest whose form differs from that of the options, and a new pair of ssh keys."""
-    if wrong := [pair for pair in env if "=" not in pair]:
-        raise InputError(f"--env: {wrong[0]!r} is not NAME=VALUE")
-    memory = parse_memory(f"{mem.rstrip('iB')}iB")  # powers of 1024, as in Slurm
-    shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
-    fields = {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": seconds_of(time)}
+def make_keys(name: str) -> dict[str, str]:
+    """Return a new pair of ssh keys for the pods of a job."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["-q", "-t", "ed25519", "-N", "", "-C", name, "-f", f"{folder}/key"]
         subprocess.run(["ssh-keygen", *options], check=True, stdin=subprocess.DEVNULL, timeout=60)
-        keys = {file: Path(folder, file).read_text() for file in ("key", "key.pub")}
-    return {**fields, "env": dict(pair.split("=", 1) for pair in env), "keys": keys}
+        return {file: Path(folder, file).read_text() for file in ("key", "key.pub")}
 
 
 def seconds_of(time: str) -> int:
     """Convert a time of Slurm: minutes, hours:minutes:seconds, or days-hours."""
-    for pattern, units in ((r"(\d+)", (60,)), (r"(\d+):(\d+):(\d+)", (3600, 60, 1)), (r"(\d+)-(\d+)", (86400, 3600))):
-        if found := re.fullmatch(pattern, time):
-            return sum(int(number) * unit for number, unit in zip(found.groups(), units, strict=True))
+    if found := re.fullmatch(r"(?:(\d+)-(\d+)|(\d+):(\d+):(\d+)|(\d+))", time):
+        units = (86400, 3600, 3600, 60, 1, 60)
+        return sum(int(number or 0) * unit for number, unit in zip(found.groups(), units, strict=True))
     raise InputError(f"--time {time}: write a time such as 30 (minutes), 4:00:00 or 1-12 (days and hours)")

@@ -1,0 +1,127 @@
+"""``python -m tutorial_lib`` with its commands. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+
+SIGTERM and SIGHUP (the terminal or the login has ended) stop a command like Ctrl-C, with the exit codes 143 and 129.
+Under ``nohup`` a command ignores SIGHUP. A closed output, as in ``... | head -1``, does not stop a job.
+"""
+
+import contextlib
+import errno
+import io
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from tutorial_lib.errors import TutorialError, printable, to_stderr
+from tutorial_lib.job.folder import continue_command
+from tutorial_lib.launcher.failure import JobFailed, how_it_was_ended
+from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
+from tutorial_lib.tools.options import run
+
+RETRY_SECONDS = 0.05
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit. Every failure prints a sentence and has an exit code."""
+    heed_signals()
+    jobs.RUNNING.clear()
+    if sys.stdout is sys.__stdout__:  # a notebook or a test may have replaced the streams
+        sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    code: object = 0
+    try:
+        run(words)
+    except TutorialError as error:
+        code = print_failure(error)
+    except OSError as error:
+        remedy = "Use another folder (--out, --root)." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        code = print_failure(
+            TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}", remedy)
+        )
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        remedy = "Use a smaller graph (--scale), or raise the limit (ulimit -v)."
+        code = print_failure(TutorialError("not enough memory", remedy))
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as end:
+        code = end.code
+    if how := how_it_was_ended(code):
+        commands = [continue_command(kind, folder) for kind, folder in jobs.RUNNING.items()]
+        to_stderr("\n".join([how, *(f"to continue: {command}" for command in commands if command)]))
+    with contextlib.suppress(AttributeError, ValueError):
+        sys.stdout.flush()
+        buffer: Any = sys.stdout.buffer
+        if lost := buffer.raw.lost:
+            to_stderr(f"warning: a part of the output could not be written: {lost}")
+    sys.exit(code)
+
+
+def print_failure(error: TutorialError) -> int:
+    """Print the cause, the remedy, and the log of the process that failed. Return the exit code."""
+    to_stderr(f"error: {printable(error.message)}")
+    for number, line in enumerate(printable(error.remedy).splitlines()):
+        to_stderr(f"{'            ' if number else 'what to do: '}{line}")
+    if isinstance(error, JobFailed):
+        to_stderr("\n".join([f"log: {error.log}", *(f"  | {printable(line)}" for line in error.tail)]))
+    return error.exit_code
+
+
+class LastingFile(io.FileIO):
+    """A file whose writes never fail, because a long job must not end when nobody reads its output any more.
+
+    ``lost`` has the reason if output was lost on a full disk. It stays empty if a reader or a terminal is gone.
+    """
+
+    lost = ""
+
+    def write(self, data: Any) -> int:
+        try:
+            if (written := super().write(data)) is None:  # another program made this pipe non-blocking
+                select.select([], [self], [], 1.0)
+                written = super().write(data)
+            return written or len(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
+                self.lost = error.strerror or str(error)
+            return len(data)
+
+
+def lasting_stream(like: Any, number: int) -> io.TextIOWrapper:
+    """Return a stream that never fails and writes any text in any locale.
+
+    ``like`` is the stream that it replaces, or None if the descriptor was closed at the start.
+    """
+    by_line = like is None or like.line_buffering or like.write_through
+    file = io.BufferedWriter(LastingFile(number, "w", closefd=False))
+    return io.TextIOWrapper(file, getattr(like, "encoding", "utf-8"), "backslashreplace", line_buffering=by_line)
+
+
+def heed_signals() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP unwind this program, unless the parent process has made it ignore them.
+
+    A signal during an import waits for its end, because packages catch exceptions around their imports and the signal
+    would be lost.
+    """
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        if frame is not None:
+            signal.signal(signal.SIGALRM, lambda _number, later: handler(number, later))
+            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            # A second SIGTERM ends the process at once. A second SIGHUP does not, because the shell and the kernel
+            # each send one when a terminal is closed.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)

@@ -1,0 +1,155 @@
+"""Commands after a job: ``explain`` (signatures in ``explain.yaml``), ``trace`` and ``fetch``."""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+
+from tutorial_lib.errors import InputError, JobError, printable
+from tutorial_lib.files import open_plain, replacing
+from tutorial_lib.job.folder import events_in, own_run_folder
+from tutorial_lib.job.remote_files import LIST, fetch_results
+from tutorial_lib.launcher.coordinator import FAILURE_FILE, Event
+from tutorial_lib.launcher.logs import shortened
+from tutorial_lib.tools.options import about, app
+from tutorial_lib.trainer.events import PHASES
+
+LOGS = (".log", ".txt", ".out", ".err")
+Track = tuple[str, str]  # machine and name
+
+
+@app.command
+def explain(paths: Annotated[list[Path], about("Log files, or the folder of a run.")], /) -> None:
+    """Print the meaning of the errors of a failed job, the first thing to check, and the lesson about them."""
+    logs = [log for path in paths for log in find_logs(path)]
+    found = find_causes(logs)
+    for failure in found:
+        place, more = failure["place"], f", and {failure['times'] - 1} more" if failure["times"] > 1 else ""
+        print(printable(f"{failure['name']}\n  {place}{more}\n    {failure['text']}"))
+        print(f"  means: {failure['means']}\n  look:  {failure['look']}\n  lesson: {failure['lesson']:02d}\n")
+    if not found:
+        remedy = "docs/debugging.md goes from symptoms to first commands."
+        raise JobError(f"unknown: nothing in {logs[0]} is a failure that this command knows", remedy)
+
+
+@cache
+def read_signatures() -> list[dict[str, Any]]:
+    entries = yaml.safe_load(Path(__file__).with_name("explain.yaml").read_text())
+    return [{**entry, "line": re.compile(entry["line"])} for entry in entries]
+
+
+def find_logs(path: Path) -> list[Path]:
+    """Return a log, or the logs of the last start in a run folder. The report of the failure is the first."""
+    starts = {int(folder.name[7:]): folder for folder in path.glob("logs/resume-*") if folder.name[7:].isdecimal()}
+    files = [path] if path.is_file() else sorted((starts[max(starts)] if starts else path).rglob("*"))
+    logs = [file for file in files if file.is_file() and (file == path or file.suffix in LOGS)]
+    if not logs:
+        raise InputError(f"{path} has no logs ({', '.join(LOGS)})", "Give a log file, or the folder of a run.")
+    return sorted(logs, key=lambda log: log.name != FAILURE_FILE)
+
+
+def find_causes(logs: list[Path]) -> list[dict[str, Any]]:
+    """Return the known failures in the order in which the logs name them. Effects count only if there is no cause.
+
+    A failure has the fields of its signature, the place and the text of its first line, and the number of lines.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for log in logs:
+        with log.open(errors="replace") as lines:
+            for number, text in enumerate(lines, start=1):
+                if entry := next((one for one in read_signatures() if one["line"].search(text)), None):
+                    first = {**entry, "place": f"{log}:{number}", "text": shortened(text.strip()), "times": 0}
+                    found.setdefault(entry["name"], first)["times"] += 1
+    return [failure for failure in found.values() if not failure.get("effect")] or list(found.values())
+
+
+@app.command
+def trace(
+    run: Annotated[Path, about("Run folder.")],
+    /,
+    *,
+    out: Annotated[Path | None, about("File to write. (default: RUN/trace.json)")] = None,
+) -> None:
+    """Write the timeline of the last start of a job for Perfetto and chrome://tracing."""
+    path, out = run / "events.jsonl", out or run / "trace.json"
+    found, ends = [], dict[Track, int]()  # end of the last span of each track
+    try:
+        with open(open_plain(path), "rb") as file:
+            events = events_in(file.read())
+        starts = [k for k, event in enumerate(events) if event.get("stage") == "checks"] or [0]
+        offsets = {event["machine"]: event["offset"] for event in events if event["kind"] == "clock"}
+        for event in events:  # to the clock of the coordinator
+            event["machine"] = event.get("machine", "here")
+            event["ahead"] = offsets.get(event["machine"], 0.0)
+            event["time"] -= event["ahead"]
+        for track, name, start, end in spans_in(events[starts[-1] :]):
+            first = max(round(1e6 * start), ends.get(track, 0))  # Perfetto drops spans that overlap by rounded times
+            ends[track] = max(first, round(1e6 * end))
+            where = {"pid": track[0], "tid": track[1]}  # names instead of numbers, as in the traces of PyTorch
+            found.append({"ph": "X", "name": name, "ts": first, "dur": ends[track] - first, **where})
+        if not found:
+            raise InputError(f"{path} has no events of a job")
+        for event in events[starts[-1] :]:
+            if event["kind"] == "traffic":
+                where = {"pid": event["machine"], "ts": round(1e6 * event["time"])}
+                found.append({"ph": "C", "name": "sent", "args": {"bytes": event["bytes_sent"]}, **where})
+        with replacing(out) as file:  # does not follow a link in the folder of another user
+            file.write(json.dumps({"traceEvents": found}, allow_nan=False).encode())
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}", "RUN is the folder of a run.") from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise InputError(f"{path} is damaged: an event has wrong fields", "Remove the damaged lines.") from None
+    for name, ahead in offsets.items():
+        print(f"clock of {name}: {1e3 * ahead:+.2f} ms, corrected")
+    print(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing")
+
+
+def spans_in(events: list[Event]) -> Iterator[tuple[Track, str, float, float]]:
+    """Yield track, name, start and end of everything that took time in a job."""
+    running: dict[Track, tuple[str, float]] = {}  # name and start of work without an end
+    for event in events:
+        kind, machine, time, rank = event["kind"], event["machine"], event["time"], f"rank {event.get('rank')}"
+        if kind in ("stage", "started", "exited"):
+            process = (machine, f"{event.get('role')} {event.get('index')}")
+            track: Track = ("coordinator", "stages") if kind == "stage" else process
+            if track in running:
+                yield track, *running.pop(track), time
+            if kind != "exited":
+                running[track] = event.get("stage", "running"), time
+        elif kind == "span":
+            yield (machine, rank), event["name"], time - event["seconds"], time
+        elif kind == "step":
+            start = time - sum(event[phase] for phase in PHASES)
+            yield (machine, rank), f"epoch {event['epoch'] + 1}, step {event['step'] + 1}", start, time
+            for phase in PHASES:
+                yield (machine, f"{rank}, phases"), phase, start, start + event[phase]
+                start += event[phase]
+            for name, (start, seconds) in event.get("background", {}).items():
+                start -= event["ahead"]
+                yield (machine, f"{rank}, batches"), name, start, start + seconds
+    for track, begun in running.items():
+        yield track, *begun, max(event["time"] for event in events)
+
+
+@app.command
+def fetch(
+    run: Annotated[Path, about("Run folder of a job that was started with --copy_to.")],
+    /,
+    *,
+    trust: Annotated[bool, about("Connect to the machines that the folder names, without a question.")] = False,
+) -> None:
+    """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
+    run = run.absolute()
+    if not (run / LIST).is_file() and not (run / "events.jsonl").is_file():
+        raise InputError(f"{run} is not the folder of a run with --copy_to: it has no {LIST}")
+    with own_run_folder(run):  # a running job downloads its results itself
+        if not (run / LIST).is_file():
+            print(f"{run}: nothing is left to fetch")
+            return
+        if problems := fetch_results(run, print, trust=trust):
+            raise JobError(problems[0], "\n".join(problems[1:]))
+    print(f"everything is in {run}")

@@ -1,0 +1,132 @@
+"""Commands before a job: ``doctor``, ``data`` and ``partition``."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from tutorial_lib.data import NAMES, check_arguments, load_dataset
+from tutorial_lib.errors import InputError, how_it_ended, to_stderr
+from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.source import DataSource
+from tutorial_lib.launcher.agents import Agents
+from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, made, verdict
+from tutorial_lib.tools import options as cli
+from tutorial_lib.tools.options import about, app, flatten
+
+REINSTALL = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
+TRIAL = """import dgl, torch
+from tutorial_lib.compat.stack import graphbolt_problem
+dgl.graph(([0, 1], [1, 0])).in_degrees().numpy()
+assert dgl.__version__.startswith("2.1.0"), f"DGL 2.1.0 is needed, and this is {dgl.__version__}"
+graphbolt = graphbolt_problem() or "and DGL has its GraphBolt library for this torch"  # dmlc/dgl #7157
+print(f"dgl {dgl.__version__} works with torch {torch.__version__}, {graphbolt}")"""
+OF_SSH = flatten("Machines over ssh", "copy_to", cli.dgl_option_name, show_default=False)
+
+
+@app.command
+def doctor(
+    *,
+    emulate: Annotated[int | None, about("Also start this many emulated machines and check them.")] = None,
+    on: Annotated[str | None, about("Also check running emulated machines of this name.")] = None,
+    ssh: Annotated[RealMachines | None, OF_SSH] = None,
+    part_config: Annotated[Path | None, about("DGL's description of a partition (JSON).", name="--part_config")] = None,
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Check this computer, and machines, for all requirements of a job. Each problem has a remedy."""
+    if sum(place is not None for place in (emulate, on, ssh)) > 1:
+        raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
+    machines = examine_machines(Layout(emulate, on=on, real=ssh), part_config)
+    findings = Findings([*made([programs, trial_import]), *machines])
+    print(json.dumps(findings, indent=2, default=asdict) if as_json else repr(findings))
+    sys.exit(1 if findings.failed else 0)
+
+
+def programs() -> Iterator[Finding]:
+    """Machines over ssh need an ssh client, and copies to machines need rsync."""
+    for name, package, option in (("ssh", "openssh-client", "--ip_config"), ("rsync", "rsync", "--copy_to")):
+        path = shutil.which(name)
+        yield Finding(name, OK if path else SKIP, path or f"not found. {option} needs it: sudo apt install {package}")
+
+
+def trial_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
+    """Import DGL in a child process, because the import can crash or hang."""
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return Finding("import dgl", FAIL, f"did not end within {seconds:g} s", f"Try it by hand: {sys.executable}")
+    words = (done.stderr if done.returncode else done.stdout).strip() or how_it_ended(done.returncode)
+    return verdict(done.returncode == 0, "import dgl", words.split("\n")[-1], REINSTALL)
+
+
+def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
+    """Check the machines of a layout as before a job. A public address is not contacted unless this is allowed."""
+    config, machines = str(part_config.absolute()) if part_config else "", layout.cluster()
+    try:
+        with machines as backend, tempfile.TemporaryDirectory() as logs, Agents(backend, Path(logs)) as agents:
+            plan = layout.plan(backend, command=[], part_config=config or "any", ip_config="", log_dir="", cwd="")
+            spec = plan.to_spec()
+            found = agents.prepare(spec if config else replace(spec, checks=[]))
+    except InputError as error:
+        return Findings([Finding("machines", FAIL, error.message, error.remedy)])
+    return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *found])
+
+
+def show(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Print facts as JSON, or one fact per line."""
+    width = max(15, *map(len, facts))
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:{width}} {facts[key]}" for key in facts))
+
+
+@app.command
+def data(
+    dataset: Annotated[str, about(f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
+    /,
+    *,
+    source: Annotated[DataSource, flatten("Data", "name method")] = DataSource(),
+    graph_only: Annotated[bool, about("Load without node features.")] = False,
+    download: Annotated[bool, about("Allow a download.")] = False,
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Load, generate or download a data set, check it, and print its sizes."""
+    check_arguments(dataset, source.scale, source.seed)  # before torch is imported
+    from tutorial_lib.partition.folder import type_counts
+
+    options = {"scale": source.scale, "seed": source.seed, "root": source.root, "both_ways": source.both_ways}
+    loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
+    facts = {
+        "dataset": loaded.name,
+        "nodes": loaded.structure.num_nodes(),
+        "directed_edges": loaded.structure.num_edges(),
+        "features": loaded.num_features,
+        "classes": loaded.num_classes,
+        **{name.replace("_mask", "_nodes"): count for name, count in loaded.split_counts().items()},
+    }
+    if not loaded.structure.is_homogeneous:
+        facts |= {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
+    show(facts | loaded.info, as_json=as_json)
+
+
+@app.command
+def partition(
+    *,
+    dataset: Annotated[str, about("Name or path, as for the command data.", "Data")],
+    source: Annotated[DataSource, flatten("Data", "name")] = DataSource(),
+    parts: Annotated[int, about("Number of parts, one per machine.")],
+    out: Annotated[Path, about("Folder to write. A folder with the same partition is reused.")],
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Cut a data set into parts that DGL's servers load, and report the counted cut."""
+    source = replace(source, name=dataset)
+    done = source.partition(source.load(), parts, to_stderr, out)
+    facts = {**asdict(done.report), "part_config": str(done.config)}
+    if as_json:
+        facts["reused"] = done.reused
+    else:
+        facts = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in facts.items()}
+    show(facts, as_json=as_json)
