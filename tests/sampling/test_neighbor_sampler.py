@@ -11,8 +11,8 @@ NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2], 5: []}
 
 
 def lists_of(sampler: NeighborSampler, nodes: list[int], fanout: int) -> list[list[int]]:
-    found = sampler.sample(torch.tensor(nodes, dtype=torch.int32), fanout)
-    return [sorted(each.tolist()) for each in found.sources.split(found.indptr.diff().tolist())]
+    indptr, sources = sampler.sample(torch.tensor(nodes, dtype=torch.int32), fanout)
+    return [sorted(each.tolist()) for each in sources.split(indptr.diff().tolist())]
 
 
 @pytest.mark.parametrize("graphbolt", [False, True])

@@ -113,9 +113,11 @@ class Layout:
         """Raise an InputError if this computer lacks the GPUs for ``device``. Ranks on real machines check theirs."""
         if self.device == "cpu":
             return
-        from tutorial_lib.trainer.placement import assign, gpu_count  # torch: the command's help does not wait for it
+        import torch  # the help of the command does not wait for it
 
-        gpus = 10**6 if self.elsewhere else gpu_count()
+        from tutorial_lib.trainer.placement import assign
+
+        gpus = 10**6 if self.elsewhere else torch.cuda.device_count()
         assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
 
     def cluster(self, *private: Path) -> Backend:

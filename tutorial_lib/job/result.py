@@ -45,7 +45,7 @@ def distributed_result(
         partition.manifest["dataset"],
         config,
         processes=(len(plan.machines), plan.trainers, plan.servers, plan.samplers),
-        epochs=[*(epoch.to_dict() for epoch in resumed), *trained],
+        epochs=[*map(asdict, resumed), *trained],
         **{name: last["evaluation"][name] for name in TrainResult.SUMMARY},
         seconds=seconds,
         bytes_sent={name: used.bytes_sent for name, used in coordinator.use.items()},

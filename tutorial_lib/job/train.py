@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,7 @@ def run_single(
         dataset_description(dataset),
         config,
         processes=(1, 1, 0, 0),
-        epochs=[epoch.to_dict() for epoch in trained.epochs],
+        epochs=[asdict(epoch) for epoch in trained.epochs],
         **trained.summary(),
         seconds=time.time() - start,
         bytes_sent={},

@@ -1,12 +1,11 @@
 """Sample in-neighbors from adjacency lists on this machine, and through the DGL servers of other machines.
 
 At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
-far as a budget allows. For all other remote nodes the servers of their machine sample. The copied lists depend on the
-partition and the budget alone. If they depended on earlier batches, a resumed run would start without them and sample
-other neighbors than an uninterrupted run.
+far as a budget allows. For all other remote nodes the servers of their machine sample. If the copied lists depended on
+earlier batches, a resumed run would start without them and sample other neighbors than an uninterrupted run.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import dgl
 import torch
@@ -19,27 +18,18 @@ from tutorial_lib.sampling.rpc import SampleRequest, id_type, in_edges, ranges, 
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20
 Lists = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, number of neighbors of each, all neighbors
-
-
-class Neighbors(NamedTuple):
-    """In-neighbors of D nodes in CSC format."""
-
-    indptr: Tensor  # int32 (D + 1,). The neighbors of node d are ``sources[indptr[d] : indptr[d + 1]]``
-    sources: Tensor  # int32 or int64 (E,) global node IDs
+Neighbors = tuple[Tensor, Tensor]  # in CSC format: int32 index pointer (D + 1,), int32 or int64 global node IDs (E,)
 
 
 class NeighborSampler:
-    """Samples ``hops`` hops from a homogeneous ``DistGraph``, with ``budget`` bytes of adjacency of remote nodes.
-
-    ``scratch`` is int32 (N,), filled with -1 between calls. The feature cache of the same thread shares it.
-    """
+    """Samples ``hops`` hops from a homogeneous ``DistGraph``, with ``budget`` bytes of adjacency of remote nodes."""
 
     def __init__(self, graph: Any, budget: int, hops: int) -> None:
         self.book, n = graph.get_partition_book(), graph.num_nodes()
         ids = self.book.partid2nids(self.book.partid)
         self.own = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
         self.dtype, self._seed, self._hop = id_type(n), 0, 0
-        self.scratch = torch.full((n,), -1, dtype=torch.int32)
+        self.scratch = torch.full((n,), -1, dtype=torch.int32)  # also between calls. The feature cache shares it
         indptr, indices, global_ids = in_edges(graph.local_partition)
         indptr = indptr[: len(ids) + 1].long()
         sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
@@ -77,10 +67,10 @@ class NeighborSampler:
             return self._sample_here(lists, fanout)
         value = derive_seed(self._seed, self._hop)
         sent = request(self.book, ids[far], lambda some: SampleRequest(value, some, fanout))
-        here = self._sample_here(lists[near], fanout)
+        indptr, sources = self._sample_here(lists[near], fanout)
         answers = [(far[at], answer.counts, answer.sources) for at, answer in receive(sent, "sampled neighbors")]
-        indptr, sources = self._merge([(near, here.indptr.diff(), here.sources), *answers], len(nodes))
-        return Neighbors(indptr.int(), sources)
+        indptr, sources = self._merge([(near, indptr.diff(), sources), *answers], len(nodes))
+        return indptr.int(), sources
 
     def compact(self, sources: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the IDs of all nodes of a hop, ``nodes`` first, and the int32 position of each source among them."""
@@ -101,7 +91,7 @@ class NeighborSampler:
             wanted, counts = {"list": lists.to(self._graph.idtype)}, counts.clamp(max=fanout)
             sampled: Any = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
             sources = sampled.edges()[0].to(self.dtype)  # DGL keeps the order of the lists
-        return Neighbors(F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources)
+        return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
 
     def _most_used(self, sources: Tensor, rounds: int, budget: int) -> Lists:
         """Fetch lists of the remote nodes among some sources, the most used first, then of their remote neighbors."""

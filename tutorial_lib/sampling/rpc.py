@@ -1,8 +1,7 @@
-"""Requests to DGL's servers: one of our own, and a way to send requests without waiting for their answers.
+"""Requests to DGL's servers without waiting for their answers. ``receive`` accepts answers in any order.
 
-Every server of a job must import this module before it serves. ``session.serve_if_server`` does. DGL's own functions
-send requests, wait, and take any message for an answer. Never call them while a request that was sent by ``request`` is
-outstanding. ``receive`` accepts answers in any order, so that neighbors can be sampled while rows are on their way.
+DGL's own functions send requests, wait, and take any message for an answer. Never call them while a request that was
+sent by ``request`` is outstanding. Every server of a job must import this module before it serves.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,10 +50,7 @@ def receive(sent: Mapping[int, Any], what: str) -> list[tuple[Any, Any]]:
 
 @dataclass(eq=False)
 class SampleRequest(rpc.Request, rpc.Response):
-    """Seeds a server, which then samples in-neighbors of some nodes of its part and answers with the same class.
-
-    The request carries a seed. So the answer does not depend on earlier requests, and a resumed run samples the same.
-    """
+    """Seeds a server, which then samples in-neighbors of some nodes of its part and answers with the same class."""
 
     value: int  # the seed
     ids: Tensor | None = None  # int64 global IDs. Without them, the server only seeds its generators
@@ -69,7 +65,6 @@ class SampleRequest(rpc.Request, rpc.Response):
         self.__init__(*state)
 
     def process_request(self, server_state: Any) -> "SampleRequest":
-        """Seed the generators and sample. This method runs in the server."""
         part, book = server_state.graph, server_state.partition_book
         dgl.seed(self.value)
         if graphbolt := hasattr(part, "csc_indptr"):  # the format of the part

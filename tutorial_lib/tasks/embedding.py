@@ -3,23 +3,20 @@
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import dgl
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from torch import Tensor
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.nodes import Batch
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import Shard
 from tutorial_lib.trainer.comm import barrier
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.manifest import read_checkpoint
+from tutorial_lib.trainer.loop import TrainResult
 
 NAME = "learned"
 STD = 0.1  # of the initial values. With 1, rows that few steps read stay noise as large as learned rows.
@@ -46,12 +43,14 @@ class EmbeddingTask(NodeTask):
         blocks, labels = self.place.take(batch.blocks, self.labels[batch.seeds].long())
         return blocks, rows.to(self.place.device), labels
 
+    def evaluate(self) -> TrainResult:
+        result = super().evaluate()
+        result.embeddings, result.original = self.features, self.shard.original_nodes(self.shard.target)
+        return result
+
 
 def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = NAME) -> Any:
-    """Return a ``DistEmbedding``, or a ``NodeEmbedding`` in one process. Wait for all ranks before you read rows.
-
-    The first row of a node depends only on the seed, the width and its ID in the data set, not on the partition.
-    """
+    """Return a ``DistEmbedding``, or a ``NodeEmbedding`` in one process, whose rows do not depend on the partition."""
     count = shard.graph.num_nodes(ntype)
     if shard.distributed:
         # DGL identifies rows by their name and would give a second embedding the rows of the first, see lesson 02.
@@ -77,11 +76,7 @@ def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = N
 
 
 def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], list[Any]]:
-    """Return an embedding for each type of nodes and a list of one SparseAdam. Every rank calls this function.
-
-    DGL's SparseAdam counts steps per row and averages the gradients of a row. ``torch.optim.SparseAdam`` counts steps
-    for all rows together and adds the gradients, so its first update of a row is half as long in step 10.
-    """
+    """Return an embedding for each type of nodes and a list of one SparseAdam. Every rank calls this function."""
     created, several = {}, len(shard.graph.canonical_etypes) > 1
     for ntype in types:
         seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if several else config.seed
@@ -90,23 +85,6 @@ def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig
     barrier()  # no rank reads a row before it has its initial value
     optimizers = dgl.distributed.optim if shard.distributed else dgl.optim
     return created, [optimizers.SparseAdam(list(created.values()), lr=config.embedding_learning_rate)]
-
-
-def read_embeddings(run: Path, partition: Partition | None = None) -> Tensor:
-    """Return the embeddings of the last checkpoint in the order of the data set, float32 of shape (N, width).
-
-    Args:
-        run: run folder of a job whose machines share it, or of a single process.
-        partition: partition of the job, or None for a single process.
-
-    Raises:
-        InputError: there is no checkpoint, or it is damaged.
-    """
-    folder = read_checkpoint(run / "checkpoint").folder
-    machines = range(partition.report.parts if partition else 1)  # machine k stores the rows of part k
-    files = [safe_open(folder / f"embeddings-machine-{k}.safetensors", "pt") for k in machines]
-    rows = torch.cat([file.get_tensor("node/weight") for file in files])
-    return rows if partition is None else rows[torch.from_numpy(partition.node_map_inverse)]
 
 
 TASK = EmbeddingTask

@@ -13,12 +13,12 @@ from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import FULL, BatchLoader, rows_of
-from tutorial_lib.sampling.prefetch import prefetch
+from tutorial_lib.sampling.pipeline import prefetch
 from tutorial_lib.tasks.task import Shard
 from tutorial_lib.trainer.comm import barrier
 from tutorial_lib.trainer.events import Pulse
 
-# From a shard, a store, int64 IDs and a batch size to the IDs, the block and the input rows of each batch
+# From a shard, a store, IDs and a batch size to the IDs, the block and the input rows of each batch
 Source = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Any, Any]]]
 
 
@@ -28,9 +28,8 @@ def layerwise_inference(
 ) -> Any:
     """Return the outputs of the model for all nodes of the type ``shard.target``, a store of shape (N, outputs).
 
-    Each process computes the nodes ``shard.own()`` and waits for the others after each layer. The rows of these nodes
-    must be on its own machine, because a write to another machine returns before it has happened, and no barrier waits
-    for it. ``last`` is applied to the output of the last layer.
+    Each process computes rows of its own machine, because a write to another machine returns before it has happened,
+    and no barrier waits for it. ``last`` is applied to the output of the last layer.
     """
     x, typed, layers = features, isinstance(features, Mapping), len(model.layers)
     pulse = Pulse(shard.emit, "evaluation")
@@ -61,22 +60,21 @@ def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any,
 
 
 def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
-    """Return a source of batches from the adjacency of this machine's part, without a request to a server.
+    """Return a source of batches from the adjacency of this machine, with ``budget`` bytes for remote rows.
 
-    DGL's loader would send adjacency over the network, and every batch would fetch its own remote rows. Here ``budget``
-    bytes of remote rows stay in a cache for the following batches, and the means are computed where the rows are read.
+    DGL's loader would send adjacency over the network, and every batch would fetch its own remote rows.
     """
 
     def read(store: Any, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
         cache = FeatureCache(store, sampler.book, budget)
         for ids in parts:
-            edges = sampler.sample(ids, FULL)
-            slots = cache.slots(torch.cat([ids.to(sampler.dtype), edges.sources]))
-            yield ids, cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], edges.indptr)
+            indptr, sources = sampler.sample(ids, FULL)
+            slots = cache.slots(torch.cat([ids.to(sampler.dtype), sources]))
+            yield ids, cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], indptr)
 
     def source(shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()
-        for part, *rows in prefetch(lambda: read(x, parts), 1, "rows for the evaluation"):
+        for part, *rows in prefetch(read(x, parts), 1):
             yield part, None, FirstLayer(*shard.place.take([], *rows)[1:])
 
     return source

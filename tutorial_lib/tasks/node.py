@@ -18,10 +18,7 @@ from tutorial_lib.trainer.loop import TrainResult
 
 
 class NodeTask(Task):
-    """Classify nodes by ``features``, float32 of shape (N, F), or a dictionary in a graph with several types.
-
-    Subclasses override ``get_features``, ``get_labels`` (indexed with int64 node IDs), ``make_model`` and ``judge``.
-    """
+    """Classify nodes. Subclasses can override ``get_features``, ``get_labels``, ``make_model`` and ``judge``."""
 
     name = "node"
 

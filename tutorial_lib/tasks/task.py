@@ -7,31 +7,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from dgl.distributed import DistTensor, edge_split
+from dgl.distributed import DistTensor, edge_split, node_split
 from torch import Tensor, nn
 
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import Partition
-from tutorial_lib.sampling.edges import SIDES, TRAIN
 from tutorial_lib.sampling.nodes import rows_of
-from tutorial_lib.trainer.comm import accuracy, gather_by_number, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, bytes_by_place, no_events
-from tutorial_lib.trainer.loop import TrainResult
+from tutorial_lib.trainer.loop import ROWS, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session
 
-ROWS = 100_000  # outputs that an evaluation reads at a time
+TRAIN, VAL, TEST = 0, 1, 2  # sides of the split of the edges
+SIDES = ("train", "val", "test")
 EDGES = 1_000_000  # edges whose side of the split is computed at a time
 
 
 class LocalShard:
-    """The whole graph, for a process that trains alone.
-
-    ``target`` is the type of the nodes with labels and masks, and ``data`` has their tensors by name. The model
-    computes on ``place``, and ``emit`` takes events. All IDs are int64.
-    """
+    """The whole graph, for a process that trains alone. ``target`` is the type of the nodes with labels and masks."""
 
     rank, world_size, distributed = 0, 1, False
 
@@ -40,7 +36,7 @@ class LocalShard:
         self.num_classes, self.place, self.emit = dataset.num_classes, place, emit
 
     def nodes(self, mask: str) -> Tensor:
-        """Return the IDs of this process's share of the nodes of a mask. The shares have nearly equal sizes."""
+        """Return the int64 IDs of this process's share of the nodes of a mask. The shares differ by a few nodes."""
         return self.data[mask].nonzero().flatten()
 
     def own(self, ntype: str) -> Tensor:
@@ -61,7 +57,6 @@ class LocalShard:
         return np.arange(self.graph.num_nodes(ntype))
 
     def original_edges(self) -> np.ndarray:
-        """Return the ID in the data set of each edge."""
         return np.arange(self.graph.num_edges())
 
 
@@ -71,29 +66,30 @@ class DistShard:
     distributed = True
 
     def __init__(self, session: Session, partition: Partition, place: Placement = CPU) -> None:
-        self.session, self.partition, self.place, self.emit = session, partition, place, session.events.emit
+        self.partition, self.place, self.emit = partition, place, session.events.emit
         self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
         facts = partition.manifest["dataset"]
         self.target, self.num_classes = facts.get("target", self.graph.ntypes[0]), facts["num_classes"]
-        self.data = self.graph.nodes[self.target].data
+        self.data, self.book = self.graph.nodes[self.target].data, self.graph.get_partition_book()
 
     def nodes(self, mask: str) -> Tensor:
-        return self.session.split(self.data[mask], ntype=self.target)
+        return node_split(self.data[mask], self.book, ntype=self.target, force_even=True).long()
 
     def own(self, ntype: str) -> Tensor:
-        return self.session.split(torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool), even=False, ntype=ntype)
+        every = torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool)
+        return node_split(every, self.book, ntype=ntype, force_even=False).long()
 
     def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
         # The first trainer of a machine marks the edges of its own part in one mask for each side, which needs no
         # other machine. The ranks share the training edges evenly. Other edges stay on their machine.
-        graph, book, policy = self.graph, self.graph.get_partition_book(), self.graph.get_edge_partition_policy("_E")
+        graph, book, policy = self.graph, self.book, self.graph.get_edge_partition_policy("_E")
         masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SIDES]
         if self.rank % (self.world_size // book.num_partitions()) == 0:
             for ids in book.partid2eids(book.partid).split(EDGES):
                 found = side(*graph.find_edges(ids))
                 for number, mask in enumerate(masks):
                     mask[ids] = (found == number).to(torch.uint8)
-        self.session.barrier()
+        barrier()
         return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SIDES)}
 
     def new_store(self, depth: int, width: int, ntype: str) -> Any:
@@ -114,8 +110,7 @@ Shard = LocalShard | DistShard
 class Task(ABC):
     """A model, its batches, its loss and its exact evaluation, on the shard of one process.
 
-    A module of this folder has one subclass as its ``TASK``. All ranks create it with the same configuration, and the
-    initial weights of ``model`` depend on ``config.seed`` alone.
+    The initial weights of ``model`` depend on ``config.seed`` alone, because all ranks must create the same weights.
     """
 
     name: ClassVar[str]  # of the module, as in --task
