@@ -33,12 +33,11 @@ from support.lessons.multi_machine_wire import set_wire
 from tutorial_lib.compat.settings import keep_freed_memory
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.inference import from_adjacency, layerwise_inference
+from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.node import NodeTask
-from tutorial_lib.tasks.task import DistShard
+from tutorial_lib.tasks.task import DistShard, from_adjacency, layerwise_inference
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.comm import accuracy, equal_steps, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig

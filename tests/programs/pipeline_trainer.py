@@ -15,11 +15,10 @@ from torch import Tensor
 
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import FULL, BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
-from tutorial_lib.tasks.task import DistShard
+from tutorial_lib.sampling.rpc import NeighborSampler
+from tutorial_lib.tasks.task import DistShard, from_adjacency, from_graph, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 

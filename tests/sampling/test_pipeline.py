@@ -19,8 +19,8 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.sampling import rpc
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, prefetch, sampling_thread
+from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.config import check_loader
 
 TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"

@@ -70,10 +70,7 @@ class FeatureCache:
         self._announced.append((once[(slots < 0) | (slots >= self.first)], ids, len(once)))
 
     def request(self) -> None:
-        """Send for the missing rows of the first announced batch. ``slot_of`` describes the cache after their arrival.
-
-        The rows do not move until then, so the slots of earlier batches stay valid until the next call of ``slots``.
-        """
+        """Send for the missing rows of the first announced batch. No row moves until the next call of ``slots``."""
         moves = self._evict()
         remote, ids, rows = self._announced.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values

@@ -26,8 +26,8 @@ from torch import Tensor
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import Batch, Loader, rows_of
+from tutorial_lib.sampling.rpc import NeighborSampler
 
 Item = TypeVar("Item")
 CLOSE_SECONDS = 10

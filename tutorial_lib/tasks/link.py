@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.sampling.nodes import FULL, Batch, Loader
-from tutorial_lib.tasks.inference import layerwise_inference
-from tutorial_lib.tasks.task import TRAIN, Shard, Task
+from tutorial_lib.tasks.task import TRAIN, Shard, Task, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_number, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -195,6 +194,3 @@ def edge_ranks(h: Any, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Tenso
     allowed = (negatives != src[:, None]) & (negatives != dst[:, None])
     better, equal = ((found & allowed).sum(1) for found in (negative > positive, negative == positive))
     return 1 + better + 0.5 * equal
-
-
-TASK = LinkTask

@@ -1,7 +1,10 @@
-"""The interface of a task, and the part of a graph that one process computes. See docs/architecture.md."""
+"""The interface of a task, the part of a graph that one process computes, and exact inference over all neighbors.
+
+Inference stores each layer for all nodes. Sampling hop by hop would compute a popular node once for each batch.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -12,11 +15,15 @@ from torch import Tensor, nn
 
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
+from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.partition import Partition
-from tutorial_lib.sampling.nodes import rows_of
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.nodes import FULL, BatchLoader, rows_of
+from tutorial_lib.sampling.pipeline import prefetch
+from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, bytes_by_place, no_events
+from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, bytes_by_place, no_events
 from tutorial_lib.trainer.loop import ROWS, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session
@@ -108,10 +115,7 @@ Shard = LocalShard | DistShard
 
 
 class Task(ABC):
-    """A model, its batches, its loss and its exact evaluation, on the shard of one process.
-
-    The initial weights of ``model`` depend on ``config.seed`` alone, because all ranks must create the same weights.
-    """
+    """A model with the same initial weights on all ranks, its batches, its loss and its exact evaluation."""
 
     name: ClassVar[str]  # of the module, as in --task
     score_name: ClassVar[str] = "accuracy"  # meaning of the scores of ``score`` and ``evaluate``
@@ -177,10 +181,7 @@ class Task(ABC):
 
 
 def judge_nodes(shard: Shard, outputs: Any, labels: Any, judge: Callable[..., Any]) -> tuple[float, float, Tensor]:
-    """Return the accuracy on the validation and on the test nodes of all ranks, and on rank 0 all predictions in order.
-
-    ``judge`` returns predictions and whether they are correct, for the outputs and labels of some nodes.
-    """
+    """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
     nodes, scores = shard.own(shard.target), []
     found = [judge(rows_of(outputs, ids), rows_of(labels, ids)) for ids in nodes.split(ROWS)]
     predictions, correct = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -189,3 +190,62 @@ def judge_nodes(shard: Shard, outputs: Any, labels: Any, judge: Callable[..., An
         scores.append(accuracy(*sum_over_ranks([float((correct & chosen).sum()), float(chosen.sum())])))
     ordered = gather_by_number(nodes, predictions, shard.original_nodes(shard.target))[1]
     return scores[0], scores[1], ordered
+
+
+# From a shard, a store, IDs and a batch size to the IDs, the block and the input rows of each batch
+Source = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Any, Any]]]
+
+
+@torch.no_grad()
+def layerwise_inference(
+    model: Any, source: Source, features: Any, shard: Shard, batch_size: int, *, last: Callable = lambda h: h
+) -> Any:
+    """Return the outputs of the model for all nodes of the type ``shard.target``, a store of shape (N, outputs).
+
+    Each process computes rows of its own machine, because a write to another machine returns before it has happened,
+    and no barrier waits for it. ``last`` is applied to the output of the last layer.
+    """
+    x, typed, layers = features, isinstance(features, Mapping), len(model.layers)
+    pulse = Pulse(shard.emit, "evaluation")
+    model.eval()
+    for depth, width in enumerate(model.sizes[1:]):
+        types = model.types[depth + 1] if typed else [shard.target]
+        y = {ntype: shard.new_store(depth, width, ntype) for ntype in types}
+        for ntype, store in y.items():
+            nodes = shard.own(ntype)
+            batches = source(shard, x, {ntype: nodes} if typed else nodes, batch_size)
+            for number, (ids, block, rows) in enumerate(batches, start=1):
+                h = model.layer(depth, block, rows)
+                ids, h = (ids[ntype], h[ntype]) if typed else (ids, h)
+                store[ids] = (last(h) if depth == layers - 1 else h).cpu()
+                pulse(number, -(-len(nodes) // batch_size), layer=depth, layers=layers)
+        barrier()
+        x = y if typed else y[shard.target]
+    return y[shard.target]
+
+
+def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield batches of DGL's loader. The store, the IDs and the rows are dictionaries in a graph with several types."""
+    for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
+        nodes: Any = batch.input_nodes
+        rows: Any = {t: rows_of(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
+        (block,), rows = shard.place.take(batch.blocks, rows)
+        yield batch.seeds, block, rows
+
+
+def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
+    """Return a source of batches from the adjacency of this machine, with ``budget`` bytes for remote rows."""
+
+    def read(store: Any, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
+        cache = FeatureCache(store, sampler.book, budget)
+        for ids in parts:
+            indptr, sources = sampler.sample(ids, FULL)
+            slots = cache.slots(torch.cat([ids.to(sampler.dtype), sources]))
+            yield ids, cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], indptr)
+
+    def source(shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
+        parts = ids.split(size) if len(ids) else ()
+        for part, *rows in prefetch(read(x, parts), 1):
+            yield part, None, FirstLayer(*shard.place.take([], *rows)[1:])
+
+    return source

@@ -7,8 +7,6 @@
     epoch-0003/optimizer.safetensors            tensors of the dense optimizer                    (rank 0)
     epoch-0003/embeddings-MACHINE.safetensors   rows of learnable embeddings and their optimizers (first trainer there)
     epoch-0003-step-000120/                     the same after 120 steps of the fourth epoch
-
-Loading runs no code from the files. Machines that share no run folder keep their own rows, and machine 0 the rest.
 """
 
 import os
@@ -19,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import flush, replacing, sha256_of, write_json
+from tutorial_lib.files import flush, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
@@ -127,10 +125,7 @@ class CheckpointManager:
         self.emit("checkpoint", **state.place())
 
     def _stores(self, task: Any) -> dict[str, Tensor]:
-        """Return the embeddings and the state of their optimizers that the first trainer saves for its machine.
-
-        In a job, these are parts of ``DistTensor``s in the memory that the ranks share with the servers of the machine.
-        """
+        """Return the embeddings and the state of their optimizers that the first trainer saves for its machine."""
         if not self.first_of_machine:
             return {}
         stores = {f"{name}/weight": embedding.weight for name, embedding in task.embeddings.items()}
@@ -169,8 +164,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
 
 def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
     """Write ``model.safetensors`` and ``config.json``, the trained model for other programs."""
-    with replacing(folder / "model.safetensors") as file:
-        file.write(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
+    write_tensors(folder / "model.safetensors", model.state_dict())
     write_json(folder / "config.json", dict(config))
 
 

@@ -3,12 +3,12 @@
 Each event has ``kind``, ``time`` (seconds since 1970, of the end if the event has ``seconds``), ``rank`` and
 ``local_rank``. Epochs, steps and layers are counted from 0. Events marked with * come from rank 0 only. Kinds:
 
-    joined        machine, client (number of this rank among the clients of DGL's servers)
+    joined        machine
     placed        device, backend, device_reason, see ``placement``
     split         train_nodes, val_nodes: this rank's share
     step          epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote, and background (start and
                   seconds of "sampling" and "pull") if a background thread made the batch
-    span          name (starting, joining, preparing, validation, checkpoint, evaluation), seconds
+    span          name (joining, preparing, validation, checkpoint, evaluation), seconds
     progress      what (validation, evaluation), batches, of, and in an evaluation layer, layers
     epoch*        epoch, loss, seconds, score ("accuracy" or "MRR"), val_score, val_accuracy (null for other scores)
     checkpoint*   epochs, and step of the next epoch. stopped* and resumed* (also damaged) have the same fields

@@ -98,8 +98,7 @@ def train_epoch(
 ) -> bool:
     """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before.
 
-    All ranks take equally many steps, so every rank takes part in every all-reduce of DDP and in every exchange of a
-    sparse optimizer. They compare their answers of ``stop`` every five steps.
+    All ranks take equally many steps, because every one takes part in every exchange of gradients.
     """
     model.train()
     optimizers, steps, timer = [optimizer, *task.sparse_optimizers], len(task.batches), StepTimer()

@@ -23,8 +23,7 @@ from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 def assign(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[list[Any], str, str]:
     """Return the number of each rank's GPU (None is the CPU), the backend of the gradients, and the reason.
 
-    ``ranks`` have the computer of each rank, which emulated machines share, and its number of GPUs. NCCL needs one GPU
-    for each rank, so ranks that share a GPU use gloo.
+    ``ranks`` have the computer of each rank and its number of GPUs. Ranks that share a GPU cannot use NCCL.
     """
     names = [name for name, _ in ranks]
     without = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)

@@ -7,11 +7,9 @@ import os
 import resource
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import dgl
@@ -38,7 +36,6 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
     """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
 
     If the job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before.
-    Parts in GraphBolt's format need 4 bytes for each edge instead of 25 but have no edge IDs.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
@@ -57,9 +54,6 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     ``launcher/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
     """
     events = EventWriter()
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")  # of a forked process, too
-    events.emit("span", name="starting", seconds=max(0.0, age))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     limit = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
@@ -71,8 +65,7 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         torch.manual_seed(own_seed)
         dgl.seed(own_seed)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
-    machine = os.environ.get("TUTORIAL_MACHINE", "machine-0")
-    events.emit("joined", machine=machine, client=dgl.distributed.rpc.get_rank())
+    events.emit("joined", machine=os.environ.get("TUTORIAL_MACHINE", "machine-0"))
     try:
         yield Session(graph, rank, world_size, events)
     except SystemExit as end:
