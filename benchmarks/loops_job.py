@@ -33,13 +33,11 @@ from support.lessons.multi_machine_wire import set_wire
 from tutorial_lib.compat.settings import keep_freed_memory
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.sampling.prefetch import run
-from tutorial_lib.tasks.inference import from_adjacency, layerwise_inference
+from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.node import NodeTask
-from tutorial_lib.tasks.task import DistShard
+from tutorial_lib.tasks.task import DistShard, from_adjacency, layerwise_inference
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.comm import accuracy, equal_steps, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -123,7 +121,7 @@ class Loops:
         if name == "ours, DGL's loader":
             return BatchLoader(self.graph, self.train, config.fanouts, config.batch_size, threads=1, **common)
         if name not in self.pipelines:
-            self.pipelines[name] = run(lambda: self._pipeline(name), "the pipeline")
+            self.pipelines[name] = self._pipeline(name)
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
         return PipelineLoader(pipeline, self.train, config.fanouts, config.batch_size, means=means, **common)
@@ -138,8 +136,14 @@ class Loops:
             lists = 8 * self.graph.num_edges()  # all: the question is what rows are worth
         made = NeighborSampler(self.graph, lists, hops)
         book = self.graph.get_partition_book()
-        table = FeatureCache(self.features, book, rows, 0 if name.endswith("first come") else 32)
+        table = (FirstCome if name.endswith("first come") else FeatureCache)(self.features, book, rows)
         return Pipeline(made, table, self.labels, 0 if "nothing ahead" in name else self.config.ahead)
+
+
+class FirstCome(FeatureCache):
+    """Without a look-ahead, no row is evicted."""
+
+    look_ahead = 0
 
 
 def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list, steps: int) -> None:
@@ -161,12 +165,12 @@ def sent_bytes() -> int:
     return sum(int(line.split(":")[1].split()[8]) for line in lines if not line.strip().startswith("lo:"))
 
 
-def timed(session: Session, loop: Loop) -> dict[str, float]:
+def timed(loop: Loop) -> dict[str, float]:
     """Seconds between the barriers, processor seconds of this trainer, bytes that this machine sent."""
-    session.barrier()
+    dist.barrier()
     start, cpu, sent = time.perf_counter(), time.process_time(), sent_bytes()
     loop()
-    session.barrier()
+    dist.barrier()
     return {
         "seconds": time.perf_counter() - start,
         "cpu_seconds": time.process_time() - cpu,
@@ -182,7 +186,7 @@ def compare(session: Session, settings: dict[str, Any]) -> None:
             set_wire(speed)
         for number in range(-settings["warm"], settings["rounds"]):
             for name in settings["loops"]:
-                found = timed(session, loops[name])
+                found = timed(loops[name])
                 cache = loops.pipelines[name].cache if name in loops.pipelines else None
                 kept = {"rows_asked": cache.asked, "rows_found": cache.hits} if cache else {}
                 session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
@@ -206,7 +210,7 @@ def rows(session: Session, settings: dict[str, Any]) -> None:
     """Epochs of batches that nobody learns from, the same for every loop: how many remote rows are pulled for them."""
     loops = Loops(session, settings)
     for name in settings["loops"]:
-        pipeline = run(lambda name=name: loops._pipeline(name), "the pipeline")
+        pipeline = loops._pipeline(name)
         table: Any = pipeline.cache
         if not name.endswith("first come"):
             pipeline.cache = table = Recorder(loops.features, pipeline.sampler.book, table.capacity * table.row_bytes)
@@ -223,7 +227,7 @@ def rows(session: Session, settings: dict[str, Any]) -> None:
             more = {"fewest": sum(fewest[first:]), "window": max(table.windows)}
         asked = table.asked * settings["rounds"] // (settings["rounds"] + 1)
         session.events.emit("rows", loop=name, asked=asked, pulled=pulled[-1] - pulled[1], batches=batches, **more)
-        session.barrier()
+        dist.barrier()
 
 
 def fewest_pulls(needed: list[torch.Tensor], capacity: int, n: int) -> list[int]:
@@ -250,10 +254,10 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
     """Accuracy over all test nodes after some epochs of each loop, for each seed."""
     loops = Loops(session, settings)
     graph, n = session.graph, session.graph.num_nodes()
-    nodes = session.split(torch.ones(n, dtype=torch.bool), even=False)
+    nodes = loops.shard.own("_N")
     test = graph.ndata["test_mask"][nodes].bool()
     labels = graph.ndata["label"][nodes]
-    lists = run(lambda: NeighborSampler(graph, 0, 3), "lists")
+    lists = NeighborSampler(graph, 0, 3)
     for seed in settings["seeds"]:
         loops.config = TrainConfig.from_dict({**settings["config"], "seed": seed})
         loops.forget()

@@ -92,7 +92,7 @@ def test_the_walk_is_what_a_rank_does(called):
     begin = next(k for k, name in enumerate(main) if name.endswith("loop.py:train_epoch"))
     in_order([THREAD[0], *LOOP], main[begin:])
     in_order(["tutorial_lib/tasks/task.py:validate", "tutorial_lib/trainer/checkpoint.py:save"], main[begin:])
-    ends = ("tasks/inference.py:layerwise_inference", "trainer/comm.py:gather_by_number")
+    ends = ("tasks/task.py:layerwise_inference", "trainer/comm.py:gather_by_number")
     in_order([f"tutorial_lib/{name}" for name in ends], main[begin:])
 
 

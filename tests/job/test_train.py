@@ -12,8 +12,7 @@ from shared_data import shared_data
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import make_plan
-from tutorial_lib.tasks.inference import from_graph, layerwise_inference
-from tutorial_lib.tasks.task import LocalShard
+from tutorial_lib.tasks.task import LocalShard, from_graph, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 
 SMALL = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "32"]

@@ -1,6 +1,6 @@
 """A task that a new maintainer adds: predict the number of neighbors of a node from features.
 
-As ``tutorial_lib/tasks/degree.py``, with "degree" in ``tasks.TASKS``, it is ``train --task degree``.
+As ``tutorial_lib/tasks/degree.py``, with an entry "degree" in ``tasks.TASKS``, it is ``train --task degree``.
 """
 
 import math
@@ -42,6 +42,3 @@ class DegreeTask(NodeTask):
     def judge(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logs = outputs.flatten()
         return logs.expm1().round().long(), (logs - labels.float().log1p()).abs() < math.log(2)
-
-
-TASK = DegreeTask

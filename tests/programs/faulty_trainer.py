@@ -13,15 +13,21 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
+from dgl.distributed import node_split
 from torch.distributed.algorithms.join import Join
 
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.trainer.session import join, serve_if_server
 
 
+def share_of_first(graph, count: int) -> torch.Tensor:
+    mask = torch.arange(graph.num_nodes()) < count
+    return node_split(mask, graph.get_partition_book(), force_even=True).long()
+
+
 def loop(session, steps: int) -> None:
     """Batches from sampler processes if there are any, features over the wire, a collective in every step."""
-    seeds = session.split(torch.arange(session.graph.num_nodes()) < 2000)
+    seeds = share_of_first(session.graph, 2000)
     step = 0
     while step < steps:
         for _step, batch in BatchLoader(session.graph, seeds, [5, 5], 50, shuffle=True).batches(0):
@@ -84,7 +90,7 @@ def main(graph_name: str, fault: str, rank: str) -> None:
     serve_if_server()
     with join(graph_name) as session:
         if fault == "count":
-            seeds = session.split(torch.arange(session.graph.num_nodes()) < 196)
+            seeds = share_of_first(session.graph, 196)
             loader = BatchLoader(session.graph, seeds, [5, 5], 10, shuffle=True)
             counted = sum(len(batch.seeds) for _step, batch in loader.batches(0))
             session.events.emit("counted", seeds=counted)

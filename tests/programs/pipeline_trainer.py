@@ -9,17 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from dgl.distributed import DistGraph, DistTensor
+import torch.distributed as dist
+from dgl.distributed import DistGraph, DistTensor, node_split
 from torch import Tensor
 
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import FULL, BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.sampling.prefetch import run
-from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
-from tutorial_lib.tasks.task import DistShard
+from tutorial_lib.sampling.rpc import NeighborSampler
+from tutorial_lib.tasks.task import DistShard, from_adjacency, from_graph, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, join, serve_if_server
 
@@ -41,7 +40,7 @@ def settings(graph: DistGraph) -> dict[str, Pipeline]:
     ndata, book = graph.ndata, graph.get_partition_book()
 
     def made(budget: int, *, depth: int = 2) -> Pipeline:
-        lists = run(lambda: NeighborSampler(graph, budget // 2, 3), "lists")
+        lists = NeighborSampler(graph, budget // 2, 3)
         return Pipeline(lists, FeatureCache(ndata["feat"], book, budget // 2), ndata["label"], depth)
 
     return {
@@ -58,7 +57,7 @@ def tell_inference(session: Session, features: DistTensor, model: torch.nn.Modul
     shard = DistShard(session, load_partition_folder(Path(os.environ["DGL_CONF_PATH"]).parent, checksums=False))
     nodes = shard.own("_N")
     expected = layerwise_inference(model, from_graph, features, shard, 100)[nodes]
-    sampler = run(lambda: NeighborSampler(graph, 0, 3), "adjacency")
+    sampler = NeighborSampler(graph, 0, 3)
     for budget in (0, 20_000, 10**8):
         shard.new_store = lambda k, w, _ntype, b=budget: DistTensor((graph.num_nodes(), w), torch.float32, f"b{b}{k}")
         found = layerwise_inference(model, from_adjacency(sampler, budget), features, shard, 100)[nodes]
@@ -68,7 +67,7 @@ def tell_inference(session: Session, features: DistTensor, model: torch.nn.Modul
 
 def tell(session: Session) -> None:
     graph = session.graph
-    nodes = session.split(graph.ndata["train_mask"])[:60]
+    nodes = node_split(graph.ndata["train_mask"], graph.get_partition_book(), force_even=True)[:60].long()
     features, all_labels = graph.ndata["feat"], graph.ndata["label"]
     model = CONFIG.model(features.shape[1], 47)
     expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), features, model)
@@ -87,7 +86,7 @@ def tell(session: Session) -> None:
             lists=pipeline.sampler.remote_bytes,
             rows=[pipeline.cache.used, pipeline.cache.asked, pipeline.cache.hits],
         )
-    session.barrier()
+    dist.barrier()
     tell_inference(session, features, model)
     pipeline = Pipeline.of(graph, features, all_labels, budget=100_000_000, hops=3)
     drawn = []
@@ -96,7 +95,7 @@ def tell(session: Session) -> None:
         drawn.append(torch.cat([batch.inputs.mean for _step, batch in loader.batches(0)]))
     same = [first.shape == second.shape and torch.equal(first, second) for first, second in pairwise(drawn)]
     session.events.emit("drawn", lists=pipeline.sampler.remote_nodes, width=drawn[0].shape[1], same=same)
-    session.barrier()
+    dist.barrier()
     tell_rest(session, settings(graph), nodes)
 
 
@@ -111,7 +110,7 @@ def tell_rest(session: Session, pipelines: dict[str, Pipeline], nodes: Tensor) -
             for (a, one), (b, two) in zip(rest, every[done:], strict=True)
         ]
         session.events.emit("rest", done=done, batches=len(every), same=same)
-    session.barrier()
+    dist.barrier()
 
 
 if __name__ == "__main__":

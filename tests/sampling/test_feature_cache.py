@@ -1,7 +1,5 @@
 """The feature cache returns the rows of the tensor, and pulls as few rows as any cache of its size."""
 
-from collections import deque
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +16,7 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
     tensor = Rows(everything, begin, end)
     Wire(monkeypatch, tensor)
     cache = FeatureCache(tensor, Book(begin, end), budget=room * 400)
-    assert (cache.row_bytes, cache.capacity, cache.most_ahead) == (400, min(room, remote), 32 * (room < remote))
+    assert (cache.row_bytes, cache.capacity) == (400, min(room, remote))
     for _ in range(6):
         ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
         assert torch.equal(cache[ids], everything[ids.long()])
@@ -53,7 +51,7 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
     batches = [torch.multinomial(popular, 24, generator=generator).int() for _ in range(40)]
     tensor = Rows(everything, 20, 25)
     wire = Wire(monkeypatch, tensor)
-    cache = FeatureCache(tensor, Book(20, 25), budget=room * 20, most_ahead=40)
+    cache = FeatureCache(tensor, Book(20, 25), budget=room * 20)
     for ids in batches:
         cache.announce(ids)
     waiting = []
@@ -69,30 +67,6 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
     remote = [{node for node in ids.tolist() if not 20 <= node < 25} for ids in batches]
     assert sum(map(len, tensor.asked)) == fewest_pulls(remote, room)
     assert (max(waiting), waiting[-1]) == (2 * early, 0)  # a request to each of two machines
-
-
-@pytest.mark.parametrize("period", [2, 4, 6])
-def test_enough_batches_are_announced_for_the_next_use_of_each_row(monkeypatch, period):
-    """Every batch repeats after ``period`` batches, then, with twice as many rows, after half of that."""
-    everything = torch.randn(200, 5)
-    tensor = Rows(everything, 0, 10)
-    Wire(monkeypatch, tensor)
-    cache = FeatureCache(tensor, Book(0, 10), budget=10 * period * 20)
-    small = [torch.arange(10, 20) + 10 * (number % period) for number in range(30)]
-    large = [torch.arange(100, 120) + 20 * (number % (period // 2)) for number in range(30)]
-    batches, waiting, seen = iter(small + large), deque[torch.Tensor](), []
-    while True:
-        while len(waiting) <= cache.look_ahead and (batch := next(batches, None)) is not None:
-            cache.announce(batch)
-            waiting.append(batch)
-        if not waiting:
-            break
-        cache.request()
-        assert torch.equal(cache.read(cache.slots()), everything[waiting.popleft()])
-        seen.append(cache.look_ahead)
-    assert (len(seen), seen[0], seen[10:25]) == (60, 0, [period - 1] * 15)
-    assert max(seen) > seen[-1]
-    assert seen[45:] == [period // 2] * 15
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -2,17 +2,16 @@
 
 import pytest
 import torch
-from row_support import Machines, Rows
+from row_support import Machines
 
-from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
+from tutorial_lib.sampling.rpc import NeighborSampler
 
 NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2], 5: []}
 
 
 def lists_of(sampler: NeighborSampler, nodes: list[int], fanout: int) -> list[list[int]]:
-    found = sampler.sample(torch.tensor(nodes, dtype=torch.int32), fanout)
-    return [sorted(each.tolist()) for each in found.sources.split(found.indptr.diff().tolist())]
+    indptr, sources = sampler.sample(torch.tensor(nodes, dtype=torch.int32), fanout)
+    return [sorted(each.tolist()) for each in sources.split(indptr.diff().tolist())]
 
 
 @pytest.mark.parametrize("graphbolt", [False, True])
@@ -62,15 +61,3 @@ def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
         machines.requests.clear()
         assert lists_of(sampler, list(neighbors), -1) == [sorted(sources) for sources in neighbors.values()]
         assert sorted(node for asked in machines.asked for node in asked) == sorted({4, 5, 6, 7} - set(kept))
-
-
-def test_eight_bytes_for_each_node_of_the_whole_graph(monkeypatch):
-    """All other tensors of a trainer grow with its own part and with its cache."""
-    n, machines = 10**6, Machines(monkeypatch, NEIGHBORS, 0, 3, 6)
-    machines.graph.num_nodes = lambda: n
-    sampler = NeighborSampler(machines.graph, 0, 2)
-    cache = FeatureCache(Rows(torch.zeros(n, 1), 0, 3), sampler.book, 4000, scratch=sampler.scratch)
-    tensors = [*vars(sampler).items(), *vars(cache).items()]
-    sizes = {name: value.nbytes for name, value in tensors if isinstance(value, torch.Tensor) and name != "rows"}
-    assert sizes["scratch"] == sizes["_scratch"] == sizes["slot_of"] == 4 * n  # the first two are one
-    assert sum(sizes.values()) - sizes["_scratch"] < 8 * n + 20_000

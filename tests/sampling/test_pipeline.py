@@ -1,13 +1,16 @@
 """The pipeline returns the batches of DGL's loader, with any cache."""
 
+import threading
 from collections import defaultdict
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import dgl
 import pytest
 import torch
+from dgl.utils import get_num_threads
 from fault_support import run_program
 from row_support import Book, Machines, Rows, Wire
 
@@ -16,8 +19,8 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.sampling import rpc
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
-from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, prefetch, sampling_thread
+from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.config import check_loader
 
 TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
@@ -70,10 +73,7 @@ def test_samples_depend_on_the_seed_and_not_on_pulled_rows(monkeypatch):
 
 @pytest.mark.parametrize("room", [0, 12, 60])
 def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
-    """D1. No request is outstanding when labels are pulled through DGL, or when the caller leaves the loader.
-
-    An iteration that continues after another one has started fails, because its requests are lost.
-    """
+    """D1. No request is outstanding when labels are pulled through DGL, or when the caller leaves the loader."""
 
     class Labels:
         def __getitem__(self, ids):
@@ -81,21 +81,61 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
             return ids
 
     pipeline, wire = pipeline_of(monkeypatch, room, Labels())
-    loader, other = (PipelineLoader(pipeline, torch.arange(60), [3, 2], 8) for _ in range(2))
-    first, second = loader.batches(0), other.batches(1)
-    batches = [next(first), next(second), next(second)]
-    with pytest.raises(RuntimeError, match="A newer iteration of a loader uses this pipeline"):
-        list(first)
-    left = loader.batches(0)
-    batches += [next(left), next(second := other.batches(1))]
-    left.close()  # does not cancel the requests of the newer iteration
-    batches += list(second)
-    for _step, batch in batches:
-        assert torch.equal(batch.inputs.own, FEATURES[batch.input_nodes.long()])
-    third = loader.batches(2)
-    next(third)
-    third.close()
-    assert not wire.waiting
+    for epoch, count in enumerate((1, 3, 8)):  # of 8 batches
+        iteration = PipelineLoader(pipeline, torch.arange(60), [3, 2], 8).batches(epoch)
+        for _step, batch in islice(iteration, count):
+            assert torch.equal(batch.inputs.own, FEATURES[batch.input_nodes.long()])
+        iteration.close()
+        assert not wire.waiting
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_the_thread_makes_items_ahead_of_their_use(depth):
+    made = []
+
+    def items():
+        for number in range(5):
+            made.append((number, threading.current_thread().name))
+            yield number
+
+    found = prefetch(items(), depth)
+    assert next(found) == 0
+    sampling_thread().submit(int).result()  # the thread has finished its work
+    assert [number for number, _ in made] == list(range(depth + 1))
+    assert list(found) == [1, 2, 3, 4]
+    assert {name for _, name in made} == {"batches_0"}
+
+
+def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
+    """An error is raised in its place, and the thread continues."""
+    closed = []
+
+    def items():
+        try:
+            yield from range(3)
+            raise ValueError("no answer")
+        finally:
+            closed.append(threading.current_thread().name)
+
+    found = prefetch(items(), 2)
+    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no answer"):
+        next(found)
+    found = prefetch(items(), 2)
+    assert next(found) == 0
+    found.close()
+    assert closed == ["batches_0"] * 2
+
+
+def test_there_is_one_sampling_thread_with_one_openmp_thread():
+    """D2. More OpenMP threads would number the nodes of a block in the order in which they find them."""
+
+    def settings() -> tuple[int, int, int]:
+        return threading.get_ident(), torch.get_num_threads(), get_num_threads()
+
+    ((thread, *counts),) = {sampling_thread().submit(settings).result() for _ in "ab"}
+    assert thread != threading.get_ident()
+    assert counts == [1, 1]
 
 
 def test_settings_of_the_loader():

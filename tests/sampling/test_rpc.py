@@ -9,15 +9,9 @@ from row_support import Machines
 
 from tutorial_lib.errors import WaitedTooLong
 from tutorial_lib.sampling import rpc
-from tutorial_lib.sampling.rpc import SampleRequest, id_type, ranges, receive, request
+from tutorial_lib.sampling.rpc import SampleRequest, receive, request
 
 NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2, 0, 3], 5: [3]}
-
-
-def test_ranges_and_id_types():
-    assert ranges(torch.tensor([5, 0, 9]), torch.tensor([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
-    assert ranges(torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64)).tolist() == []
-    assert [id_type(largest) for largest in (0, 2**31 - 1, 2**31)] == [torch.int32, torch.int32, torch.int64]
 
 
 @pytest.mark.parametrize("graphbolt", [False, True])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +19,7 @@ import pytest
 import torch
 from lifelines import processes_of, wait_for_step
 from programs.rows_script import run_rows_script
-from safetensors.torch import load_file, save_file
-from shared_data import shared_data
+from safetensors.torch import load_file
 from solution_support import NOTEBOOKS
 
 from support.lessons.breaking import failure_of
@@ -32,8 +30,7 @@ from tutorial_lib.job.train import run_distributed, run_single
 from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.sampling.nodes import BatchLoader
-from tutorial_lib.tasks import embedding
-from tutorial_lib.tasks.embedding import CHUNK, new_embedding, read_embeddings
+from tutorial_lib.tasks.node import CHUNK, EmbeddingTask, new_embedding
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import TrainState
@@ -103,7 +100,7 @@ def test_a_step_takes_the_mean_of_a_rows_gradients_and_counts_each_row() -> None
 
 def test_an_epoch_and_a_validation_leave_no_recorded_rows(dataset) -> None:
     """D12. Validation leaves no gradient trace, and an epoch forgets the rows of each step."""
-    graph, task = dataset.graph, embedding.EmbeddingTask(LocalShard(dataset), CONFIG)
+    graph, task = dataset.graph, EmbeddingTask(LocalShard(dataset), CONFIG)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
     task.batches = BatchLoader(graph, train, CONFIG.fanouts, CONFIG.batch_size, shuffle=True)
     rows = task.embeddings["node"]
@@ -149,15 +146,6 @@ def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:
     folder = run / "checkpoint" / json.loads((run / "checkpoint" / "manifest.json").read_text())["folder"]
     files = [load_file(folder / f"embeddings-machine-{k}.safetensors") for k in range(machines)]
     return {key: torch.cat([file[key] for file in files]) for key in files[0]}
-
-
-def test_rows_are_read_in_the_order_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines, five nodes: the data set's node i is the new node node_map_inverse[i]."""
-    for number, values in enumerate(([10.0, 11.0, 12.0], [13.0, 14.0])):
-        save_file({"node/weight": torch.tensor(values)[:, None]}, tmp_path / f"embeddings-machine-{number}.safetensors")
-    monkeypatch.setattr("tutorial_lib.tasks.embedding.read_checkpoint", lambda _: SimpleNamespace(folder=tmp_path))
-    partition = SimpleNamespace(report=SimpleNamespace(parts=2), node_map_inverse=np.array([2, 3, 0, 4, 1]))
-    assert read_embeddings(tmp_path, partition).flatten().tolist() == [12.0, 13.0, 10.0, 14.0, 11.0]
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +203,8 @@ def test_a_killed_trainer_changes_no_row(
     left_alone, broken_off = (raw_rows(run, 2) for run in (whole, out))
     for key in STORES:
         assert torch.equal(left_alone[key], broken_off[key]), key
-    assert not torch.equal(left_alone["node/weight"], read_embeddings(whole, parts))  # the parts' order is another one
+    rows = torch.from_numpy(np.load(whole / "embeddings.npy"))  # in the order of the data set
+    assert torch.equal(rows[torch.from_numpy(parts.node_map)], left_alone["node/weight"])
     assert np.array_equal(*(np.load(run / "predictions.npy") for run in (whole, out)))
     assert (result["test_accuracy"], result["task"]) == (again["test_accuracy"], "embedding")
 
@@ -232,23 +221,9 @@ def test_two_ranks_change_a_row_in_one_step(emulation, nothing_left, parts: Part
     assert found["by hand"] in (2.0, 6.0)  # never 8
 
 
-def test_the_real_graph_without_features(tmp_path: Path) -> None:
-    """Label propagation on ogbn-arxiv, the split of OGB; and a first step of learning."""
-    shutil.copytree(shared_data("ogbn_arxiv_nofeat", "ogbn_arxiv"), tmp_path / "ogbn_arxiv")
-    real = DataSource("ogbn-arxiv", root=tmp_path).load(features=False)
-    graph = real.graph
-    label = graph.ndata["label"]
-    found = propagate_labels(graph, label, graph.ndata["train_mask"], real.num_classes, alpha=0.5, rounds=10)
-    right = (found == label).float()
-    assert right[graph.ndata["val_mask"]].mean() == pytest.approx(0.6967, abs=0.002)
-    assert right[graph.ndata["test_mask"]].mean() == pytest.approx(0.6714, abs=0.002)
-    partition = partition_dataset(real, 2, tmp_path / "2-parts", method="kaminpar")
-    assert partition.manifest["dataset"]["num_features"] == 0
-
-
 TWO_OF_A_NAME = """
 import sys, types, dgl, numpy as np, torch
-from tutorial_lib.tasks.embedding import new_embedding
+from tutorial_lib.tasks.node import new_embedding
 dgl.distributed.initialize("")
 graph = dgl.distributed.DistGraph("synthetic_products", part_config=sys.argv[1])
 nodes = torch.arange(graph.num_nodes())

@@ -9,8 +9,8 @@ from rank_functions import share_that_is_right
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.models.graphsage import GraphSAGE
-from tutorial_lib.tasks import inference
-from tutorial_lib.tasks.inference import from_graph, layerwise_inference
+from tutorial_lib.tasks import task as inference
+from tutorial_lib.tasks.task import from_graph, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy
 from tutorial_lib.trainer.events import no_events
 from tutorial_lib.trainer.placement import CPU

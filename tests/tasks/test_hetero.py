@@ -17,11 +17,9 @@ from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.models.rgcn import RGCN, RelationalLayer, types_by_depth
 from tutorial_lib.partition import load_partition_folder, partition_dataset
 from tutorial_lib.sampling.nodes import BatchLoader
-from tutorial_lib.tasks.embedding import STD, learnable_embeddings
-from tutorial_lib.tasks.hetero import HeteroTask
-from tutorial_lib.tasks.inference import from_graph, layerwise_inference
+from tutorial_lib.tasks.node import STD, HeteroTask, learnable_embeddings
 from tutorial_lib.tasks.run import train_single
-from tutorial_lib.tasks.task import LocalShard
+from tutorial_lib.tasks.task import LocalShard, from_graph, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.manifest import read_checkpoint
 

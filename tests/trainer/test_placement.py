@@ -8,7 +8,6 @@ from commands import events_of
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.trainer import placement
 from tutorial_lib.trainer.placement import CPU, assign, settle
 
 no_gpu = pytest.mark.skipif(
@@ -37,7 +36,6 @@ def test_reasons():
     assert assign("auto", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks"
     assert assign("cuda", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks: they share"
     assert assign("cuda", [("a", 2)] * 2)[2] == "each rank has its GPU"
-    assert assign("cuda", [("a", 1)], nccl=False) == ([0], "gloo", "this torch has no NCCL")
 
 
 def test_what_cannot_be():
@@ -60,12 +58,12 @@ def test_the_cpu_moves_nothing():
 
 
 def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "gpu_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     (tmp_path / "ip.txt").write_text("10.0.0.1")
     Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").cluster()
     with pytest.raises(InputError, match="no GPU that torch can use"):
         Layout(emulate=2, device="cuda").cluster()
-    assert settle("auto").describe() == {"device": "cpu", "backend": "none", "device_reason": "no GPU"}
+    assert settle("auto").describe() == {"device": "cpu", "backend": "none", "device_reason": "0 GPU(s) for 1 ranks"}
 
 
 @no_gpu

@@ -13,7 +13,6 @@ from support.processes import fix_openmp, fork
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.trainer import loop
 from tutorial_lib.trainer.loop import seed_all, seed_servers
-from tutorial_lib.trainer.session import seed_rank
 
 
 def test_ranks_draw_different_numbers_and_the_same_ones_again():
@@ -44,16 +43,6 @@ def test_every_generator_is_seeded():
     for numbers in ((3, 1, 2, 1), (3, 1, 1, 0)):
         seed_all(*numbers)
         assert all(one != same for one, same in zip(drawn(), first, strict=True))
-
-
-@pytest.mark.parametrize(("seed", "rank", "own"), [(0, 3, 3), (7, 2, 7002), (20261122, 1, 20261122001 % 2147483648)])
-def test_a_rank_begins_where_it_always_did(seed, rank, own):
-    """Runs of earlier versions can be repeated: the formula is part of what a seed means. A date is a seed, too."""
-    seed_rank(seed, rank)
-    begun = [torch.initial_seed(), *drawn()[::2]]
-    dgl.seed(own)
-    torch.manual_seed(own)
-    assert begun == [own, *drawn()[::2]]
 
 
 @pytest.mark.parametrize(("rank", "servers"), [(0, 2), (1, 2), (0, 0)])

@@ -8,7 +8,6 @@ import torch
 from commands import events_of
 from rich.console import Console
 
-from support.finale_report import phases_figure
 from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
@@ -45,8 +44,6 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
     assert [(phases["rank"], phases["epochs"]) for phases in result["phases"]] == [(0, EPOCHS), (1, EPOCHS)]
     remote = sum(event["bytes_remote"] for event in steps if event["rank"] == 1)
     assert result["phases"][1]["bytes_remote"] == pytest.approx(remote / EPOCHS)
-    figure = phases_figure(phases_of(events))
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == list(PHASES)
 
 
 def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):

@@ -174,7 +174,7 @@ def read_finished_epochs(out: Path, settings: dict[str, Any]) -> list[manifests.
     if settings["epochs"] < done + bool(steps) or (settings["epochs"] == done and (out / "result.json").exists()):
         remedy = f"To train on, give more, for example --epochs {done + 10}."
         raise InputError(f"--epochs {settings['epochs']}, and the run in {out} already has {done}{steps}", remedy)
-    manifests.remove_leftovers(folder)
+    manifests.remove_checkpoints(folder)
     return saved.epochs
 
 

@@ -104,9 +104,11 @@ class Layout:
     def cluster(self, *private: Path) -> Backend:
         """Return the backend, which is not entered. With ``own_disks``, the machines have no access to ``private``."""
         if self.device != "cpu":  # ranks on real machines check their GPUs
-            from tutorial_lib.trainer.placement import assign, gpu_count  # --help does not import torch
+            import torch  # --help does not wait for it
 
-            gpus = 10**6 if self.elsewhere else gpu_count()
+            from tutorial_lib.trainer.placement import assign
+
+            gpus = 10**6 if self.elsewhere else torch.cuda.device_count()
             assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
         if self.slurm:
             return SlurmBackend(self.subnet, self.emulate)

@@ -180,7 +180,7 @@ def _write_result(
         "dataset": about["dataset_info"]["name"],
         **about,
         "world_size": about["machines"] * about["trainers_per_machine"],
-        "epochs": [*(epoch.to_dict() for epoch in resumed), *trained],
+        "epochs": [*map(asdict, resumed), *trained],
         **{name: last["evaluation"][name] for name in TrainResult.SUMMARY},
         **{name: last["placed"][name] for name in ("device", "backend", "device_reason")},
         "bytes_sent": {name: used.bytes_sent for name, used in use.items()},

@@ -1,11 +1,9 @@
 """A cache of remote feature rows that evicts the row whose next use is furthest away.
 
 Batches are sampled before their rows are pulled, so the cache knows which rows the next batches need. If it is full,
-it keeps the rows that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows,
-provided that the next use of every cached row is known. ``look_ahead`` adapts the number of announced batches to that.
+it keeps the rows that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows.
 
 Every batch goes through ``announce``, ``request`` and ``slots``. Several may be announced and two requested at a time.
-
 A slot is the position of a row:
 
     0 to first - 1                  rows of this machine's part, in the memory that its servers share
@@ -27,47 +25,41 @@ from tutorial_lib.sampling.rpc import receive, request
 
 ABSENT = -1
 NEVER = 2**31 - 1  # next use of a row that no announced batch needs
+LOOK_AHEAD = 8  # batches. Large batches need three, see benchmarks/RESULTS.md. With 16, small ones pull 3 % fewer rows
 
 
 class FeatureCache:
-    """Reads rows of a ``DistTensor`` by node ID, like the tensor itself: ``cache[ids]``.
-
-    The rows must not change. A row that is here is never pulled again.
+    """Reads rows of a ``DistTensor`` by node ID, like the tensor itself: ``cache[ids]``. The rows must not change.
 
     Args:
         store: ``DistTensor`` of shape (N, ...), for example the node features.
         book: partition book of the graph.
         budget: bytes for cached rows of other machines.
-        most_ahead: upper limit of ``look_ahead``. With 0, the first rows that fill the cache stay forever.
         scratch: int32 tensor of shape (N,), filled with -1 between calls. Callers in the same thread may share it.
-
-    Attributes:
-        shape, dtype: shape and type of the tensor. ``row_bytes`` is the size of a row.
-        used: number of cached rows.
-        asked: number of remote rows that batches needed so far, and ``hits`` of these were cached.
-        count: numbers of different rows of the last batch that were on this machine and that were pulled.
-        look_ahead: number of batches to announce before the rows of the batch before them are requested. It grows
-            until the next use of each cached row is known, and stays 0 while there is room for all rows.
     """
 
-    def __init__(self, store: Any, book: Any, budget: int, most_ahead: int = 32, scratch: Tensor | None = None) -> None:
+    def __init__(self, store: Any, book: Any, budget: int, scratch: Tensor | None = None) -> None:
         self.store, self.book, self.shape, self.dtype = store, book, store.shape, store.dtype
         self.own = store.local_partition
         self.first = len(self.own)
         self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        remote = self.shape[0] - self.first
-        self.capacity = min(remote, budget // max(1, self.row_bytes))
+        self.remote = self.shape[0] - self.first
+        self.capacity = min(self.remote, budget // max(1, self.row_bytes))
         self.rows = torch.empty((self.capacity, *self.shape[1:]), dtype=self.dtype)  # of other machines
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.first, dtype=torch.int32)
-        self.used = self.asked = self.hits = 0
-        self.count = 0, 0
-        self.look_ahead, self.most_ahead = 0, most_ahead if self.capacity < remote else 0
+        self.used = self.asked = self.hits = 0  # cached rows, remote rows that batches needed, and those cached before
+        self.count = 0, 0  # different rows of the last batch that were on this machine and that were pulled
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
         self._passing = torch.empty(0, dtype=torch.int64)  # IDs of the last batch's rows that did not fit
         self._announced = deque[tuple[Tensor, Tensor, int]]()  # remote IDs, all IDs, number of different rows
         self._requests = deque[Any]()  # in the order of the batches, before the announced ones
+
+    @property
+    def look_ahead(self) -> int:
+        """The number of batches to announce before the rows of the batch before them are requested."""
+        return LOOK_AHEAD if 0 < self.used == self.capacity < self.remote else 0
 
     def announce(self, ids: Tensor) -> None:
         """Register the node IDs of the next batch. An ID may occur more than once."""
@@ -78,11 +70,7 @@ class FeatureCache:
         self._announced.append((once[(slots < 0) | (slots >= self.first)], ids, len(once)))
 
     def request(self) -> None:
-        """Send for the missing rows of the first announced batch, and return without waiting.
-
-        From now on, ``slot_of`` describes the cache after their arrival. The rows themselves do not move until then,
-        so the slots of earlier batches stay valid until the next call of ``slots``.
-        """
+        """Send for the missing rows of the first announced batch. No row moves until the next call of ``slots``."""
         moves = self._evict()
         remote, ids, rows = self._announced.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
@@ -98,11 +86,8 @@ class FeatureCache:
         self._requests.append((slots, (rows, len(remote), len(absent)), places, moves, sent))
 
     def slots(self, ids: Tensor | None = None) -> Tensor:
-        """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call.
-
-        With ``ids``, the batch was not announced, and announced batches are forgotten.
-        """
-        if ids is not None:
+        """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call."""
+        if ids is not None:  # a batch that was not announced
             self.cancel()
             self.announce(ids)
             self.request()
@@ -128,10 +113,7 @@ class FeatureCache:
 
     @torch.no_grad()
     def mean(self, slots: Tensor, indptr: Tensor) -> Tensor:
-        """Return the mean rows (D, F) of D lists of int32 slots, without a copy of the rows. Empty lists have zeros.
-
-        The slots (E,) are given list after list, with the int32 index pointer (D + 1,).
-        """
+        """Return the mean rows (D, F) of D lists of slots without a copy of the rows. Empty lists have zeros."""
         far = slots >= self.first
         before = F.pad(torch.cumsum(far, 0, dtype=torch.int32), (1, 0))[indptr.long()]
         sums = partial(F.embedding_bag, mode="sum", include_last_offset=True)
@@ -153,7 +135,7 @@ class FeatureCache:
     def _evict(self) -> tuple[Tensor, Tensor]:
         """Cache those rows of the last batch that are needed sooner than others. Return their new and old positions."""
         passing, nothing = self._passing, self._passing[:0]
-        if not self.capacity or not self.most_ahead or self.used < self.capacity:
+        if not self.look_ahead:
             self.slot_of[passing] = ABSENT
             return nothing, nothing
         next_use = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
@@ -169,10 +151,4 @@ class FeatureCache:
         self.slot_of[torch.cat([self._cached[outgoing], passing])] = ABSENT
         self._cached[outgoing] = passing[incoming]
         self.slot_of[passing[incoming]] = (self.first + outgoing).int()
-        cached[outgoing] = soonest[:better]
-        last, announced = int(cached.max()), len(self._announced)
-        if last == NEVER and announced > self.look_ahead:  # with fewer, the iteration is about to end
-            self.look_ahead = min(self.look_ahead + 1, self.most_ahead)
-        elif last < announced - 2 and self.look_ahead:
-            self.look_ahead -= 1
         return outgoing, self.capacity + incoming

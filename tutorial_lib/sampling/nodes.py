@@ -37,11 +37,8 @@ class Batch:
 def epoch_chunks(
     count: int, steps: int, seed: int, epoch: int, *, shuffle: bool, limit: int | None = None
 ) -> tuple[Tensor, ...]:
-    """Split the positions of ``count`` examples into the batches of an epoch, whose sizes differ by at most one.
-
-    The order depends on ``seed`` and ``epoch`` alone and not on earlier epochs.
-    """
-    order = torch.arange(count if limit is None else min(limit, count))
+    """Split the positions of ``count`` examples into the batches of an epoch, whose sizes differ by at most one."""
+    order = torch.arange(count)[:limit]
     if shuffle and limit is not None:  # each epoch selects other examples
         order = torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, epoch, CHOICE)))[:limit]
     if shuffle:
@@ -61,8 +58,8 @@ class Loader:
     steps: int | None = None  # batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``
     shuffle: bool = False  # use another order of the examples in each epoch
     seed: int = 0  # seed of this rank's order and samples
-    # OpenMP threads that sample, or None for the setting of this process. With more than one, DGL numbers the nodes of
-    # a block in the order in which its threads find them, so that no two runs are equal.
+    # OpenMP threads that sample, or None for the setting of this process. With several, DGL numbers the nodes of a
+    # block in the order in which its threads find them, so that no two runs are equal.
     threads: int | None = None
     sample: ClassVar[Callable[..., Any]]  # from some examples and a seed to their batch
     per_epoch: int | None = None  # largest number of examples in an epoch, which are selected at random if shuffled

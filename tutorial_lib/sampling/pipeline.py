@@ -1,5 +1,9 @@
 """Batches for node classification that a thread samples and fetches ahead of their use.
 
+A process has one sampling thread because DGL's connection to the servers serves one caller at a time, and because DGL
+gives every thread a random generator. With one thread, equal seeds sample equal batches. DGL releases the interpreter
+lock while it waits for a server, so the main thread computes meanwhile.
+
 The loader computes the neighbor means of the first layer of GraphSAGE while it reads the rows, so it neither makes the
 nodes of the outermost hop unique nor copies their rows. At scale 0.16, copied rows cost 10 % more processor time. If
 features are wider than the hidden layer, the model multiplies first, and the loader returns rows.
@@ -8,64 +12,89 @@ features are wider than the hidden layer, the model multiplies first, and the lo
 import time
 from collections import deque
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache, partial
+from typing import Any, TypeVar
 
 import dgl
 import torch
+from dgl.utils import set_num_threads
 from torch import Tensor
 
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.neighbor_sampler import NeighborSampler
 from tutorial_lib.sampling.nodes import Batch, Loader, rows_of
-from tutorial_lib.sampling.prefetch import prefetch, run
+from tutorial_lib.sampling.rpc import NeighborSampler
+
+Item = TypeVar("Item")
+CLOSE_SECONDS = 10
+
+
+@lru_cache
+def sampling_thread() -> ThreadPoolExecutor:
+    """Return the thread, which starts with its first task."""
+    return ThreadPoolExecutor(1, "batches", initializer=_use_one_core)
+
+
+def _use_one_core() -> None:
+    """Set one OpenMP thread, because a new thread starts with the default and would take cores from the training."""
+    torch.set_num_threads(1)
+    set_num_threads(1)
+
+
+def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
+    """Yield the items of a generator that runs in the sampling thread and makes ``depth`` items ahead of their use."""
+    thread, end = sampling_thread(), object()
+    submit: Any = partial(thread.submit, next, items, end)
+    pending = deque([submit()])
+    try:
+        while (item := pending.popleft().result()) is not end:
+            pending.extend(submit() for _ in range(depth - len(pending)))  # the thread starts before the item is used
+            yield item
+            pending.extend(submit() for _ in range(1 - len(pending)))
+    finally:
+        for future in pending:
+            future.cancel()
+        # The caller may use the connection to the servers as soon as this returns. At exit no thread can be started.
+        with suppress(RuntimeError):
+            wait([*pending, thread.submit(items.close)], CLOSE_SECONDS)
 
 
 @dataclass
 class Pipeline:
     """Sampler, feature cache and labels that the loaders of one trainer share."""
 
-    sampler: NeighborSampler  # used by the sampling thread only, as is the cache
+    sampler: NeighborSampler
     cache: FeatureCache
     labels: Any  # ``DistTensor`` of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
     depth: int = 2  # number of batches that are made ahead of their use
-    turn: object = None  # the iteration that uses the cache
 
     @classmethod
     def of(cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2) -> "Pipeline":
         """Copy adjacency of remote nodes, at most half of ``budget`` bytes, and allocate the cache for their rows."""
-
-        def make() -> Pipeline:
-            sampler = NeighborSampler(graph, budget // 2, hops)
-            left = budget - sampler.remote_bytes
-            return cls(sampler, FeatureCache(features, sampler.book, left, scratch=sampler.scratch), labels, depth)
-
-        return run(make, "neighbors of remote nodes")
+        sampler = NeighborSampler(graph, budget // 2, hops)
+        left = budget - sampler.remote_bytes
+        return cls(sampler, FeatureCache(features, sampler.book, left, scratch=sampler.scratch), labels, depth)
 
 
 @dataclass
 class PipelineLoader(Loader):
-    """Loads batches of a ``Pipeline`` with their inputs and labels, ahead of their use in a background thread.
-
-    One iteration uses the pipeline at a time. A new one ends the one before it.
-    """
+    """Loads batches of a ``Pipeline`` with their inputs and labels. End an iteration before the next one starts."""
 
     means: bool = True  # compute the means of the first layer here. Else a batch has a block and the rows of its nodes
 
     def batches(self, epoch: int, start: int = 0) -> Generator[tuple[int, Batch], None, None]:
-        return prefetch(lambda: self._make(epoch, start), self.source.depth, "the next batch")
+        return prefetch(self._make(epoch, start), self.source.depth)
 
     @cached_property
     def _labels(self) -> Tensor:
         return rows_of(self.source.labels, self.examples).long()  # one request for all labels
 
     def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
-        pipeline, cache, sampler = self.source, self.source.cache, self.source.sampler
-        pipeline.turn = turn = object()
-        cache.cancel()  # requests of an earlier iteration
+        cache, sampler = self.source.cache, self.source.sampler
         parts, labels = self.positions(epoch), self._labels
         steps, sampled, requested = iter(range(start, len(parts))), deque(), deque()
 
@@ -76,7 +105,7 @@ class PipelineLoader(Loader):
                 cache.request()
 
         try:
-            while pipeline.turn is turn:
+            while True:
                 request_rows()
                 for _ in range(2):  # more at once would delay the first batch
                     if len(sampled) <= cache.look_ahead and (step := next(steps, None)) is not None:
@@ -89,19 +118,17 @@ class PipelineLoader(Loader):
                 step, batch = requested.popleft()
                 yield step, self._fill(batch)
         except GeneratorExit:
-            if pipeline.turn is turn:  # the caller may use the connection to the servers
-                cache.cancel()
+            cache.cancel()  # the caller may use the connection to the servers
             raise
-        raise RuntimeError("A newer iteration of a loader uses this pipeline. End an iteration before the next starts.")
 
     def _sample(self, seeds: Tensor, labels: Tensor) -> Batch:
         """Return a batch without rows. With means, ``inputs`` is the index pointer of the outermost hop."""
         start, sampler, indptr = time.time(), self.source.sampler, None
         nodes, blocks = seeds.to(sampler.dtype), []
         for fanout in reversed(self.fanouts[int(self.means) :]):
-            sampled = sampler.sample(nodes, fanout)
-            every, indices = sampler.compact(sampled.sources, nodes)
-            csc = (sampled.indptr, indices, torch.empty(0, dtype=indices.dtype))  # without edge IDs
+            pointer, sources = sampler.sample(nodes, fanout)
+            every, indices = sampler.compact(sources, nodes)
+            csc = (pointer, indices, torch.empty(0, dtype=indices.dtype))  # without edge IDs
             blocks.insert(0, dgl.create_block(("csc", csc), num_src_nodes=len(every), num_dst_nodes=len(nodes)))
             nodes = every
         needed = nodes

@@ -1,8 +1,12 @@
-"""Requests to DGL's servers: one of our own, and a way to send requests without waiting for their answers.
+"""Sample in-neighbors from adjacency lists on this machine, and through the DGL servers of other machines.
 
-Every server of a job must import this module before it serves. ``session.serve_if_server`` does. DGL's own functions
-send requests, wait, and take any message for an answer. Never call them while a request that was sent by ``request`` is
-outstanding. ``receive`` accepts answers in any order, so that neighbors can be sampled while rows are on their way.
+``request`` does not wait for answers, and ``receive`` accepts answers in any order. DGL's own functions take any
+message for an answer. Never call them while a request that was sent by ``request`` is outstanding. Every server of a
+job must import this module before it serves.
+
+At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
+far as a budget allows. For all other remote nodes the servers of their machine sample. If the copied lists depended on
+earlier batches, a resumed run would start without them and sample other neighbors than an uninterrupted run.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,14 +16,20 @@ from typing import Any
 import dgl
 import numpy as np
 import torch
+import torch.nn.functional as F
 from dgl.distributed import rpc
 from dgl.distributed.graph_services import SamplingRequest
 from torch import Tensor
 
+from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.errors import NOTICE_SECONDS, attempts
 
 SAMPLE = 770001  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
+NODES_PER_REQUEST = 8192
+EDGES_AT_ONCE = 8 * 2**20
+Lists = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, number of neighbors of each, all neighbors
+Neighbors = tuple[Tensor, Tensor]  # in CSC format: int32 index pointer (D + 1,), int32 or int64 global node IDs (E,)
 _arrived: dict[int, Any] = {}  # messages that arrived before ``receive`` asked for them, by sequence number
 
 
@@ -51,10 +61,7 @@ def receive(sent: Mapping[int, Any], what: str) -> list[tuple[Any, Any]]:
 
 @dataclass(eq=False)
 class SampleRequest(rpc.Request, rpc.Response):
-    """Seeds a server, which then samples in-neighbors of some nodes of its part and answers with the same class.
-
-    The request carries a seed. So the answer does not depend on earlier requests, and a resumed run samples the same.
-    """
+    """Seeds a server, which then samples in-neighbors of some nodes of its part and answers with the same class."""
 
     value: int  # the seed
     ids: Tensor | None = None  # int64 global IDs. Without them, the server only seeds its generators
@@ -69,7 +76,6 @@ class SampleRequest(rpc.Request, rpc.Response):
         self.__init__(*state)
 
     def process_request(self, server_state: Any) -> "SampleRequest":
-        """Seed the generators and sample. This method runs in the server."""
         part, book = server_state.graph, server_state.partition_book
         dgl.seed(self.value)
         if graphbolt := hasattr(part, "csc_indptr"):  # the format of the part
@@ -108,3 +114,108 @@ def ranges(begin: Tensor, count: Tensor) -> Tensor:
 def id_type(largest: int) -> torch.dtype:
     """Return int32 if it holds this node ID, else int64."""
     return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
+
+
+class NeighborSampler:
+    """Samples ``hops`` hops from a homogeneous ``DistGraph``, with ``budget`` bytes of adjacency of remote nodes."""
+
+    def __init__(self, graph: Any, budget: int, hops: int) -> None:
+        self.book, n = graph.get_partition_book(), graph.num_nodes()
+        ids = self.book.partid2nids(self.book.partid)
+        self.own = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
+        self.dtype, self._seed, self._hop = id_type(n), 0, 0
+        self.scratch = torch.full((n,), -1, dtype=torch.int32)  # also between calls. The feature cache shares it
+        indptr, indices, global_ids = in_edges(graph.local_partition)
+        indptr = indptr[: len(ids) + 1].long()
+        sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
+        for at in range(0, len(sources), EDGES_AT_ONCE):  # int64 copies of all edges would double the peak
+            sources[at : at + EDGES_AT_ONCE] = global_ids[indices[: len(sources)][at : at + EDGES_AT_ONCE].long()]
+        lists = self._most_used(sources, hops - 1, budget)
+        remote = torch.cat([ids[:0], *(some for some, _, _ in lists)]).sort().values
+        places = [(torch.searchsorted(remote, some), counts, found) for some, counts, found in lists]
+        more_indptr, more = self._merge(places, len(remote))
+        self._remote = torch.cat([remote, torch.tensor([2**63 - 1])])  # so that every search finds an entry
+        self.remote_nodes, self.remote_bytes = len(remote), more.nbytes
+        self.indptr = torch.cat([indptr, indptr[-1] + more_indptr[1:]])
+        self.sources = torch.cat([sources, more]) if lists else sources
+        wide = id_type(max(n, len(self.sources)))
+        csc = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))  # without edge IDs
+        sizes = {"node": n, "list": len(self.indptr) - 1}
+        self._graph: Any = dgl.heterograph({("node", "in", "list"): ("csc", csc)}, sizes)
+
+    def seed(self, seed: int) -> None:
+        """Seed DGL's generator of the calling thread, and the next requests to servers of other machines."""
+        dgl.seed(seed)
+        self._seed, self._hop = seed, 0
+
+    def sample(self, nodes: Tensor, fanout: int) -> Neighbors:
+        """Sample ``fanout`` in-neighbors of different nodes without replacement. A fan-out of -1 takes all."""
+        ids = nodes.long()
+        lists = ids - self.own.start  # index of each list, or -1 if it is not on this machine
+        remote = (lists < 0) | (lists >= len(self.own))
+        if bool(remote.any()):
+            at = torch.searchsorted(self._remote, ids[remote])
+            lists[remote] = torch.where(self._remote[at] == ids[remote], len(self.own) + at, -1)
+        self._hop += 1
+        near, far = (here.nonzero().flatten() for here in (lists >= 0, lists < 0))
+        if not len(far):
+            return self._sample_here(lists, fanout)
+        value = derive_seed(self._seed, self._hop)
+        sent = request(self.book, ids[far], lambda some: SampleRequest(value, some, fanout))
+        indptr, sources = self._sample_here(lists[near], fanout)
+        answers = [(far[at], answer.counts, answer.sources) for at, answer in receive(sent, "sampled neighbors")]
+        indptr, sources = self._merge([(near, indptr.diff(), sources), *answers], len(nodes))
+        return indptr.int(), sources
+
+    def compact(self, sources: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the IDs of all nodes of a hop, ``nodes`` first, and the int32 position of each source among them."""
+        position = self.scratch
+        position[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
+        new = torch.unique(sources[torch.index_select(position, 0, sources) < 0])
+        every = torch.cat([nodes, new])
+        position[new.long()] = torch.arange(len(nodes), len(every), dtype=torch.int32)
+        indices = torch.index_select(position, 0, sources)
+        position[every.long()] = -1
+        return every, indices
+
+    def _sample_here(self, lists: Tensor, fanout: int) -> Neighbors:
+        begin, counts = self.indptr[lists], self.indptr[lists + 1] - self.indptr[lists]
+        if fanout < 0:
+            sources = torch.index_select(self.sources, 0, ranges(begin, counts))
+        else:
+            wanted, counts = {"list": lists.to(self._graph.idtype)}, counts.clamp(max=fanout)
+            sampled: Any = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
+            sources = sampled.edges()[0].to(self.dtype)  # DGL keeps the order of the lists
+        return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
+
+    def _most_used(self, sources: Tensor, rounds: int, budget: int) -> Lists:
+        """Fetch lists of the remote nodes among some sources, the most used first, then of their remote neighbors."""
+        lists, done = [], torch.empty(0, dtype=torch.int64)
+        for _ in range(rounds):
+            outside = sources[(sources < self.own.start) | (sources >= self.own.stop)]
+            wanted, uses = torch.unique(outside, return_counts=True)
+            wanted = wanted[uses.argsort(descending=True, stable=True)].long()
+            wanted = wanted[~torch.isin(wanted, done)]
+            before, done = len(lists), torch.cat([done, wanted])
+            for ids in wanted.split(NODES_PER_REQUEST):
+                if budget <= 0:
+                    return lists
+                sent = request(self.book, ids, lambda some: SampleRequest(0, some))
+                answers = [(at, one.counts, one.sources) for at, one in receive(sent, "neighbors of remote nodes")]
+                indptr, found = self._merge(answers, len(ids))
+                fits = int((indptr[1:] * found.element_size() <= budget).sum())
+                lists.append((ids[:fits], indptr.diff()[:fits], found[: int(indptr[fits])]))
+                budget = budget - lists[-1][2].nbytes if fits == len(ids) else 0
+            sources = torch.cat([sources[:0], *(found for _, _, found in lists[before:])])
+        return lists
+
+    def _merge(self, lists: Lists, n: int) -> tuple[Tensor, Tensor]:
+        """Return the int64 index pointer and the sources of n nodes, whose lists are given by their places."""
+        counts = torch.zeros(n, dtype=torch.int64)
+        for places, count, _ in lists:
+            counts[places] = count.long()
+        indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
+        sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
+        for places, _, found in lists:
+            sources[ranges(indptr[places], counts[places])] = found.to(self.dtype)
+        return indptr, sources

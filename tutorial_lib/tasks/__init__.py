@@ -5,7 +5,13 @@ from typing import Any
 
 from tutorial_lib.errors import InputError
 
-TASKS = ("node", "link", "embedding", "hetero")  # modules of this package, the first is the default
+# Module of this package and subclass of ``Task`` for each name. The first is the default
+TASKS = {
+    "node": ("node", "NodeTask"),
+    "link": ("link", "LinkTask"),
+    "embedding": ("node", "EmbeddingTask"),
+    "hetero": ("node", "HeteroTask"),
+}
 
 
 def check_task(name: str) -> None:
@@ -15,6 +21,7 @@ def check_task(name: str) -> None:
 
 
 def task_named(name: str) -> Any:
-    """Return the subclass of ``Task`` that is called ``TASK`` in the module of this name, or raise an InputError."""
+    """Return the subclass of ``Task`` of this name, or raise an InputError."""
     check_task(name)
-    return import_module(f"tutorial_lib.tasks.{name}").TASK
+    module, task = TASKS[name]
+    return getattr(import_module(f"tutorial_lib.tasks.{module}"), task)

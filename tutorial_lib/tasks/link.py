@@ -3,12 +3,15 @@ DGL's examples. A dot product of embeddings scores an edge. The run folder gets 
 
     embeddings.npy   float32 of shape (N, D), in the order of the data set
     test_edges.npz   edge: int64 IDs of the test edges in the data set, ascending. rank: float32 rank of each edge
-    predictions.npy  int64 of shape (N,), if the graph has classes: predictions of a logistic regression on embeddings
+
+``DistGraph.sample_neighbors`` of DGL 2.1.0 ignores the edges to exclude (lesson 03). Here every hop drops the held-out
+edges, and during training the pairs of the batch in both directions. The reverse edge of an edge would reveal the
+answer if it belonged to another side of the split. The side of an edge is therefore a hash of its undirected pair in
+original node IDs and of a seed, which every process computes.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import dgl
@@ -18,11 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.sampling.edges import EdgeBatch, EdgeLoader, TrainingGraph
-from tutorial_lib.sampling.nodes import FULL, rows_of
-from tutorial_lib.tasks.inference import layerwise_inference
-from tutorial_lib.tasks.task import ROWS, Shard, Task, judge_nodes
-from tutorial_lib.trainer.comm import accuracy, broadcast, equal_steps, gather_by_number, own_rank, sum_over_ranks
+from tutorial_lib.sampling.nodes import FULL, Batch, Loader
+from tutorial_lib.tasks.task import TRAIN, Shard, Task, layerwise_inference
+from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_number, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
@@ -31,24 +32,85 @@ HITS_AT = 10
 # and the model spends its first epochs on shrinking them.
 SCALE, SHIFT = 10.0, 5.0
 unit = F.normalize  # scales rows to length 1 and keeps rows of zeros
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # constant of SplitMix64
+
+
+def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
+    """Return a hash of each undirected pair and the seed as a uint64 array of shape (E,)."""
+    low, high = (ends.numpy().view(np.uint64) for ends in (torch.minimum(u, v), torch.maximum(u, v)))
+    start = np.uint64((2 * seed + 1) * int(GOLDEN) % 2**64)
+    return mix(mix(low + start) ^ high * GOLDEN)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """Apply the finalizer of SplitMix64 in place."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)
+    return x
 
 
 @dataclass
-class LinkResult(TrainResult):
-    """Scores with the embeddings (a ``DistTensor`` in a job), the original ID of each, and the test edges."""
+class TrainingGraph:
+    """Graph that hides its validation and test edges from the sampler."""
 
-    embeddings: Any = field(default=None, repr=False)
-    original: Any = field(default=None, repr=False)
-    test_edges: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    graph: Any  # ``DistGraph`` or homogeneous ``DGLGraph``
+    original: Tensor  # int64 (N,), the original ID of each node of ``graph``
+    seed: int = 0  # of the split
+    val: float = 0.05  # expected fraction of the undirected pairs. The actual one differs by sqrt(fraction / pairs)
+    test: float = 0.05
 
-    def save(self, out: Path) -> None:
-        super().save(out)
-        np.savez(out / "test_edges.npz", **self.test_edges)
-        shape = tuple(self.embeddings.shape)
-        rows = np.lib.format.open_memmap(out / "embeddings.npy", mode="w+", dtype=np.float32, shape=shape)
-        for ids in torch.arange(len(rows)).split(ROWS):
-            rows[self.original[ids.numpy()]] = self.embeddings[ids].numpy()
-        rows.flush()
+    def side(self, src: Tensor, dst: Tensor) -> Tensor:
+        """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge, given by the node IDs of ``graph``, as uint8 (E,)."""
+        point = pair_hash(self.original[src], self.original[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
+        return torch.from_numpy((point < self.val + self.test).astype(np.uint8) + (point < self.test))
+
+    def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> Any:
+        """Sample ``fanout`` edges of each seed, and return a block without held-out edges and ``drop``, sorted keys."""
+        (src, dst), n = self.graph.sample_neighbors(seeds, fanout).edges(), self.graph.num_nodes()
+        keep = self.side(src, dst) == TRAIN
+        if drop is not None:
+            keys = pair_keys(src, dst, n)
+            keep &= drop[torch.searchsorted(drop, keys).clamp(max=len(drop) - 1)] != keys  # torch.isin would sort keys
+        return dgl.to_block(dgl.graph((src[keep], dst[keep]), num_nodes=n), seeds)
+
+
+def pair_keys(src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
+    """Return one number for each undirected pair as an int64 tensor of shape (E,)."""
+    return torch.minimum(src, dst) * num_nodes + torch.maximum(src, dst)
+
+
+@dataclass(kw_only=True)
+class EdgeBatch(Batch):
+    """Edges with negative samples, and the blocks that compute the embeddings of their nodes, the seeds."""
+
+    edges: Tensor  # int64 (B,) edge IDs
+    src: Tensor  # int64 (B,) positions in ``seeds`` of the source nodes
+    dst: Tensor  # int64 (B,) positions of the destination nodes
+    negatives: Tensor  # int64 (B, K) positions of K negative destination nodes for each edge
+
+
+@dataclass(kw_only=True)
+class EdgeLoader(Loader):
+    """Loads batches of the edges of a ``TrainingGraph``."""
+
+    negatives: int | Tensor = 1  # number of random nodes for each edge, or int64 (K,), the nodes for every edge
+    training: bool = False  # drop the edges of a batch from its blocks
+
+    def sample(self, examples: Tensor, seed: int) -> EdgeBatch:
+        graph, n, new = self.source.graph, self.source.graph.num_nodes(), self.negatives
+        src, dst = graph.find_edges(examples)
+        if not isinstance(new, Tensor):
+            new = torch.randint(n, (len(examples), new), generator=torch.Generator().manual_seed(seed))
+        seeds = nodes = torch.cat([src, dst, new.flatten()]).unique()
+        drop = pair_keys(src, dst, n).unique() if self.training else None
+        blocks: list[Any] = []
+        for fanout in reversed(self.fanouts):
+            blocks.insert(0, self.source.sample_block(nodes, fanout, drop))
+            nodes = blocks[0].srcdata[dgl.NID]
+        ends = src, dst, new.expand(len(examples), -1).contiguous()
+        src, dst, new = (torch.searchsorted(seeds, some) for some in ends)
+        return EdgeBatch(nodes, seeds, blocks, edges=examples, src=src, dst=dst, negatives=new)
 
 
 class LinkTask(Task):
@@ -60,9 +122,6 @@ class LinkTask(Task):
     epoch_edges = 100_000  # training edges in an epoch, over all ranks. A graph has many more.
     validation_edges = 2000  # validation edges that are ranked after an epoch, over all ranks
     eval_negatives = 100  # nodes against which each held-out edge is ranked, the same for all edges
-    # Largest number of training nodes for the probe. With 20,000 rows of 256 values and 47 classes, an iteration takes
-    # less than 0.1 s on one core, and there are at most 200. It needs 0.1 GB.
-    probe_nodes = 20_000
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         super().__init__(shard, config)
@@ -89,7 +148,6 @@ class LinkTask(Task):
         return self.place.take(batch.blocks, self.features[batch.input_nodes], batch.src, batch.dst, batch.negatives)
 
     def loss(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor, int]:
-        """Return the binary cross-entropy of edges (1) and negative pairs (0), with equal weight for both kinds."""
         blocks, features, src, dst, negatives = inputs
         h = unit(model(blocks, features))
         positive = SCALE * (h[src] * h[dst]).sum(1) - SHIFT
@@ -101,7 +159,7 @@ class LinkTask(Task):
         ranks = edge_ranks(unit(model(blocks, features)), (src, dst), negatives[0])
         return float((1 / ranks.double()).sum()), len(src)
 
-    def evaluate(self) -> LinkResult:
+    def evaluate(self) -> TrainResult:
         shard, h, mrr, scores, ranks = self.shard, self.embed(), {}, {}, {}
         for side in ("val", "test"):
             batches = self.edges[side].split(self.config.eval_batch_size) if len(self.edges[side]) else ()
@@ -109,11 +167,9 @@ class LinkTask(Task):
             r = ranks[side] = torch.cat([torch.empty(0), *found])
             total, hits, count = sum_over_ranks([float((1 / r.double()).sum()), float((r <= HITS_AT).sum()), len(r)])
             mrr[side], scores[f"{side}_hits@{HITS_AT}"] = accuracy(total, count), accuracy(hits, count)
-        val, test, predictions = self._probe(h)
-        scores |= {"val_probe_accuracy": val, "test_probe_accuracy": test}
         edges, values = gather_by_number(self.edges["test"], ranks["test"], shard.original_edges())
         saved = {"embeddings": h, "original": self.original, "test_edges": {"edge": edges, "rank": values}}
-        return LinkResult(mrr["val"], mrr["test"], predictions, scores, self.score_name, **saved)
+        return TrainResult(mrr["val"], mrr["test"], None, scores, self.score_name, **saved)
 
     def embed(self) -> Any:
         """Return exact embeddings of unit length, float32 of shape (N, D), that use all training edges."""
@@ -126,39 +182,11 @@ class LinkTask(Task):
             (placed,), rows = self.place.take([block], x[block.srcdata[dgl.NID]])
             yield seeds, placed, rows
 
-    def _probe(self, h: Any) -> tuple[float | None, float | None, Tensor | None]:
-        """Fit a linear probe on rank 0 and return its result of ``judge_nodes``, or None if there are no classes."""
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        shard, fitted = self.shard, None
-        if shard.num_classes > 1:
-            nodes = shard.nodes("train_mask")
-            nodes = gather_by_number(nodes, nodes, self.original)[1]  # empty on the other ranks than 0
-            nodes = nodes[:: max(1, -(-len(nodes) // self.probe_nodes))]  # at equal distances in the data set
-            labels = rows_of(shard.data["label"], nodes).long()
-            if len(labels.unique()) > 1:
-                probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200, tol=1e-3))  # L2, C = 1
-                fitted = probe.fit(rows_of(h, nodes).double(), labels.numpy())
-            fitted = broadcast(fitted)
-        if fitted is None:
-            if shard.rank == 0:
-                shard.emit("warning", text="The probe on classes is skipped: fewer than two have training nodes.")
-            return None, None, None
-
-        def judge(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            predictions = torch.from_numpy(fitted.predict(rows.double().numpy())) if len(rows) else labels
-            return predictions, predictions == labels
-
-        return judge_nodes(shard, h, shard.data["label"], judge)
-
 
 def edge_ranks(h: Any, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Tensor:
-    """Return the rank of each edge among the pairs of its source with the negatives, float32 of shape (B,).
+    """Return the rank (B,) of each edge among the pairs of its source with the negatives (K,), positions in ``h``.
 
     The best rank is 1, and a tie counts one half. The source and the destination of an edge are no negatives of it.
-    ``edges`` has two tensors of shape (B,), and ``negatives`` has shape (K,). All are positions in ``h``.
     """
     src, dst = edges
     h_src = h[src]
@@ -166,6 +194,3 @@ def edge_ranks(h: Any, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Tenso
     allowed = (negatives != src[:, None]) & (negatives != dst[:, None])
     better, equal = ((found & allowed).sum(1) for found in (negative > positive, negative == positive))
     return 1 + better + 0.5 * equal
-
-
-TASK = LinkTask

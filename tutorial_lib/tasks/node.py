@@ -1,27 +1,34 @@
-"""Node classification with GraphSAGE on node features."""
+"""Node classification, by features or learnable embeddings, with one type or several types of nodes."""
 
 import os
+import zlib
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+import dgl
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
-from tutorial_lib.sampling.nodes import Batch, BatchLoader
+from tutorial_lib.models.rgcn import RGCN, types_by_depth
+from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.inference import from_adjacency, from_graph, layerwise_inference
-from tutorial_lib.tasks.task import Shard, Task, judge_nodes
-from tutorial_lib.trainer.comm import equal_steps, own_rank
+from tutorial_lib.tasks.task import Shard, Task, from_adjacency, from_graph, judge_nodes, layerwise_inference
+from tutorial_lib.trainer.comm import barrier, equal_steps, own_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
+NAME = "learned"
+STD = 0.1  # of the initial values. With 1, rows that few steps read stay noise as large as learned rows.
+CHUNK = 65_536  # rows created at a time
+_created: Counter[str] = Counter()  # names of the embeddings of this process
+
 
 class NodeTask(Task):
-    """Classify nodes by ``features``, float32 of shape (N, F), or a dictionary in a graph with several types.
-
-    Subclasses override ``get_features``, ``get_labels`` (indexed with int64 node IDs), ``make_model`` and ``judge``.
-    """
+    """Classify nodes. Subclasses can override ``get_features``, ``get_labels``, ``make_model`` and ``judge``."""
 
     name = "node"
 
@@ -85,4 +92,96 @@ class NodeTask(Task):
         return BatchLoader(self.shard.graph, seeds, config.fanouts, config.batch_size, threads=threads, **common)
 
 
-TASK = NodeTask
+class EmbeddingTask(NodeTask):
+    """Classify nodes with GraphSAGE on learnable embeddings. Features of the graph are ignored."""
+
+    name = "embedding"
+    uses_features = False
+
+    def get_features(self) -> Any:
+        created, self.sparse_optimizers = learnable_embeddings(self.shard, [self.shard.target], self.config)
+        self.embeddings = {"node": created[self.shard.target]}
+        return self.embeddings["node"].weight
+
+    def inputs(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
+        # In training, whole rows are dropped. Otherwise the row of a training node soon encodes its own label, and its
+        # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
+        rows = self.embeddings["node"](batch.input_nodes)
+        rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout, torch.is_grad_enabled())
+        blocks, labels = self.place.take(batch.blocks, self.labels[batch.seeds].long())
+        return blocks, rows.to(self.place.device), labels
+
+    def evaluate(self) -> TrainResult:
+        result = super().evaluate()
+        result.embeddings, result.original = self.features, self.shard.original_nodes(self.shard.target)
+        return result
+
+
+def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = NAME) -> Any:
+    """Return a ``DistEmbedding``, or a ``NodeEmbedding`` in one process, whose rows do not depend on the partition."""
+    count = shard.graph.num_nodes(ntype)
+    if shard.distributed:
+        # DGL identifies rows by their name and would give a second embedding the rows of the first, see lesson 02.
+        # Trainers that create embeddings in the same order get the same names: ``name``, ``name-1``, ``name-2``.
+        unused = f"{name}-{_created[name]}" if _created[name] else name
+        _created[name] += 1
+        policy = shard.graph.get_node_partition_policy(ntype)
+        embedding = dgl.distributed.DistEmbedding(count, width, name=unused, part_policy=policy)
+    else:
+        # DGL's __init__ would store the rows in shared memory, which outlives a killed process under the same name.
+        embedding = dgl.nn.NodeEmbedding.__new__(dgl.nn.NodeEmbedding)
+        unset = dict.fromkeys(("_store", "_comm", "_partition", "_optm_state"))
+        sizes = {"_num_embeddings": count, "_embedding_dim": width, "_rank": -1, "_world_size": 0}
+        vars(embedding).update(_tensor=torch.empty(count, width), _name=name, _trace=[], **sizes, **unset)
+    own = shard.own(ntype)  # a rank writes its share of the rows of its machine
+    original = torch.from_numpy(shard.original_nodes(ntype)[own.numpy()])
+    for chunk in (original // CHUNK).unique().tolist():
+        positions = (original // CHUNK == chunk).nonzero().flatten()
+        generator = torch.Generator().manual_seed(derive_seed(seed, chunk))
+        rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
+        embedding.weight[own[positions]] = rows[original[positions] - chunk * CHUNK]
+    return embedding
+
+
+def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], list[Any]]:
+    """Return an embedding for each type of nodes and a list of one SparseAdam. Every rank calls this function."""
+    created, several = {}, len(shard.graph.canonical_etypes) > 1
+    for ntype in types:
+        seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if several else config.seed
+        name = f"{NAME}-{ntype}-{config.seed}" if several else NAME
+        created[ntype] = new_embedding(shard, ntype, config.embedding_size, seed, name)
+    barrier()  # no rank reads a row before it has its initial value
+    optimizers = dgl.distributed.optim if shard.distributed else dgl.optim
+    return created, [optimizers.SparseAdam(list(created.values()), lr=config.embedding_learning_rate)]
+
+
+class HeteroTask(NodeTask):
+    """Classify nodes by the features of some types and by learnable embeddings of the others."""
+
+    name = "hetero"
+    typed = True
+    on_gpu = False
+
+    def get_features(self) -> dict[str, Any]:
+        graph = self.shard.graph
+        types = types_by_depth(graph.canonical_etypes, self.shard.target, len(self.config.fanouts))[0]
+        features = {ntype: graph.nodes[ntype].data["feat"] for ntype in types if "feat" in graph.nodes[ntype].data}
+        others = [ntype for ntype in types if ntype not in features]
+        self.embeddings, self.sparse_optimizers = learnable_embeddings(self.shard, others, self.config)
+        return features | {ntype: embedding.weight for ntype, embedding in self.embeddings.items()}
+
+    def make_model(self) -> nn.Module:
+        config, shard = self.config, self.shard
+        widths = {ntype: rows.shape[1] for ntype, rows in self.features.items() if ntype not in self.embeddings}
+        sizes = (config.embedding_size, config.hidden_size, shard.num_classes, len(config.fanouts), config.dropout)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            return RGCN(shard.graph.canonical_etypes, shard.target, widths, *sizes)
+
+    def inputs(self, batch: Batch) -> tuple[list[Any], dict[str, Tensor], Tensor]:
+        rows = {}
+        for ntype, store in self.features.items():
+            ids = batch.input_nodes[ntype]
+            learnable = ntype in self.embeddings and len(ids)
+            rows[ntype] = self.embeddings[ntype](ids) if learnable else rows_of(store, ids)
+        return batch.blocks, rows, self.labels[batch.seeds[self.shard.target]].long()

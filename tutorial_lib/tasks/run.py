@@ -7,6 +7,7 @@ from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks import task_named
 from tutorial_lib.tasks.task import DistShard, LocalShard
 from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
+from tutorial_lib.trainer.comm import barrier
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import no_events, span
 from tutorial_lib.trainer.loop import Stopped, TrainResult, fit
@@ -40,7 +41,7 @@ def train_in_job(
     if session.rank == 0:
         result.save(out)
     emit_once("evaluation", **result.summary())
-    session.barrier()
+    barrier()
 
 
 def train_single(shard: LocalShard, config: TrainConfig, saver: CheckpointManager | None = None) -> TrainResult:

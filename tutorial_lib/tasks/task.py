@@ -1,37 +1,40 @@
-"""The interface of a task, and the part of a graph that one process computes. See docs/architecture.md."""
+"""The interface of a task, the part of a graph that one process computes, and exact inference over all neighbors.
+
+Inference stores each layer for all nodes. Sampling hop by hop would compute a popular node once for each batch.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from dgl.distributed import DistTensor, edge_split
+from dgl.distributed import DistTensor, edge_split, node_split
 from torch import Tensor, nn
 
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
+from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.partition import Partition
-from tutorial_lib.sampling.edges import SIDES, TRAIN
-from tutorial_lib.sampling.nodes import rows_of
-from tutorial_lib.trainer.comm import accuracy, gather_by_number, sum_over_ranks
+from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.nodes import FULL, BatchLoader, rows_of
+from tutorial_lib.sampling.pipeline import prefetch
+from tutorial_lib.sampling.rpc import NeighborSampler
+from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, bytes_by_place, no_events
-from tutorial_lib.trainer.loop import TrainResult
+from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, bytes_by_place, no_events
+from tutorial_lib.trainer.loop import ROWS, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session
 
-ROWS = 100_000  # outputs that an evaluation reads at a time
+TRAIN, VAL, TEST = 0, 1, 2  # sides of the split of the edges
+SIDES = ("train", "val", "test")
 EDGES = 1_000_000  # edges whose side of the split is computed at a time
 
 
 class LocalShard:
-    """The whole graph, for a process that trains alone.
-
-    ``target`` is the type of the nodes with labels and masks, and ``data`` has their tensors by name. The model
-    computes on ``place``, and ``emit`` takes events. All IDs are int64.
-    """
+    """The whole graph, for a process that trains alone. ``target`` is the type of the nodes with labels and masks."""
 
     rank, world_size, distributed = 0, 1, False
 
@@ -40,7 +43,7 @@ class LocalShard:
         self.num_classes, self.place, self.emit = dataset.num_classes, place, emit
 
     def nodes(self, mask: str) -> Tensor:
-        """Return the IDs of this process's share of the nodes of a mask. The shares have nearly equal sizes."""
+        """Return the int64 IDs of this process's share of the nodes of a mask. The shares differ by a few nodes."""
         return self.data[mask].nonzero().flatten()
 
     def own(self, ntype: str) -> Tensor:
@@ -61,7 +64,6 @@ class LocalShard:
         return np.arange(self.graph.num_nodes(ntype))
 
     def original_edges(self) -> np.ndarray:
-        """Return the ID in the data set of each edge."""
         return np.arange(self.graph.num_edges())
 
 
@@ -71,29 +73,30 @@ class DistShard:
     distributed = True
 
     def __init__(self, session: Session, partition: Partition, place: Placement = CPU) -> None:
-        self.session, self.partition, self.place, self.emit = session, partition, place, session.events.emit
+        self.partition, self.place, self.emit = partition, place, session.events.emit
         self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
         facts = partition.manifest["dataset"]
         self.target, self.num_classes = facts.get("target", self.graph.ntypes[0]), facts["num_classes"]
-        self.data = self.graph.nodes[self.target].data
+        self.data, self.book = self.graph.nodes[self.target].data, self.graph.get_partition_book()
 
     def nodes(self, mask: str) -> Tensor:
-        return self.session.split(self.data[mask], ntype=self.target)
+        return node_split(self.data[mask], self.book, ntype=self.target, force_even=True).long()
 
     def own(self, ntype: str) -> Tensor:
-        return self.session.split(torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool), even=False, ntype=ntype)
+        every = torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool)
+        return node_split(every, self.book, ntype=ntype, force_even=False).long()
 
     def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
         # The first trainer of a machine marks the edges of its own part in one mask for each side, which needs no
         # other machine. The ranks share the training edges evenly. Other edges stay on their machine.
-        graph, book, policy = self.graph, self.graph.get_partition_book(), self.graph.get_edge_partition_policy("_E")
+        graph, book, policy = self.graph, self.book, self.graph.get_edge_partition_policy("_E")
         masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SIDES]
         if self.rank % (self.world_size // book.num_partitions()) == 0:
             for ids in book.partid2eids(book.partid).split(EDGES):
                 found = side(*graph.find_edges(ids))
                 for number, mask in enumerate(masks):
                     mask[ids] = (found == number).to(torch.uint8)
-        self.session.barrier()
+        barrier()
         return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SIDES)}
 
     def new_store(self, depth: int, width: int, ntype: str) -> Any:
@@ -112,11 +115,7 @@ Shard = LocalShard | DistShard
 
 
 class Task(ABC):
-    """A model, its batches, its loss and its exact evaluation, on the shard of one process.
-
-    A module of this folder has one subclass as its ``TASK``. All ranks create it with the same configuration, and the
-    initial weights of ``model`` depend on ``config.seed`` alone.
-    """
+    """A model with the same initial weights on all ranks, its batches, its loss and its exact evaluation."""
 
     name: ClassVar[str]  # of the module, as in --task
     score_name: ClassVar[str] = "accuracy"  # meaning of the scores of ``score`` and ``evaluate``
@@ -182,10 +181,7 @@ class Task(ABC):
 
 
 def judge_nodes(shard: Shard, outputs: Any, labels: Any, judge: Callable[..., Any]) -> tuple[float, float, Tensor]:
-    """Return the accuracy on the validation and on the test nodes of all ranks, and on rank 0 all predictions in order.
-
-    ``judge`` returns predictions and whether they are correct, for the outputs and labels of some nodes.
-    """
+    """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
     nodes, scores = shard.own(shard.target), []
     found = [judge(rows_of(outputs, ids), rows_of(labels, ids)) for ids in nodes.split(ROWS)]
     predictions, correct = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -194,3 +190,62 @@ def judge_nodes(shard: Shard, outputs: Any, labels: Any, judge: Callable[..., An
         scores.append(accuracy(*sum_over_ranks([float((correct & chosen).sum()), float(chosen.sum())])))
     ordered = gather_by_number(nodes, predictions, shard.original_nodes(shard.target))[1]
     return scores[0], scores[1], ordered
+
+
+# From a shard, a store, IDs and a batch size to the IDs, the block and the input rows of each batch
+Source = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Any, Any]]]
+
+
+@torch.no_grad()
+def layerwise_inference(
+    model: Any, source: Source, features: Any, shard: Shard, batch_size: int, *, last: Callable = lambda h: h
+) -> Any:
+    """Return the outputs of the model for all nodes of the type ``shard.target``, a store of shape (N, outputs).
+
+    Each process computes rows of its own machine, because a write to another machine returns before it has happened,
+    and no barrier waits for it. ``last`` is applied to the output of the last layer.
+    """
+    x, typed, layers = features, isinstance(features, Mapping), len(model.layers)
+    pulse = Pulse(shard.emit, "evaluation")
+    model.eval()
+    for depth, width in enumerate(model.sizes[1:]):
+        types = model.types[depth + 1] if typed else [shard.target]
+        y = {ntype: shard.new_store(depth, width, ntype) for ntype in types}
+        for ntype, store in y.items():
+            nodes = shard.own(ntype)
+            batches = source(shard, x, {ntype: nodes} if typed else nodes, batch_size)
+            for number, (ids, block, rows) in enumerate(batches, start=1):
+                h = model.layer(depth, block, rows)
+                ids, h = (ids[ntype], h[ntype]) if typed else (ids, h)
+                store[ids] = (last(h) if depth == layers - 1 else h).cpu()
+                pulse(number, -(-len(nodes) // batch_size), layer=depth, layers=layers)
+        barrier()
+        x = y if typed else y[shard.target]
+    return y[shard.target]
+
+
+def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield batches of DGL's loader. The store, the IDs and the rows are dictionaries in a graph with several types."""
+    for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
+        nodes: Any = batch.input_nodes
+        rows: Any = {t: rows_of(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
+        (block,), rows = shard.place.take(batch.blocks, rows)
+        yield batch.seeds, block, rows
+
+
+def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
+    """Return a source of batches from the adjacency of this machine, with ``budget`` bytes for remote rows."""
+
+    def read(store: Any, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
+        cache = FeatureCache(store, sampler.book, budget)
+        for ids in parts:
+            indptr, sources = sampler.sample(ids, FULL)
+            slots = cache.slots(torch.cat([ids.to(sampler.dtype), sources]))
+            yield ids, cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], indptr)
+
+    def source(shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
+        parts = ids.split(size) if len(ids) else ()
+        for part, *rows in prefetch(read(x, parts), 1):
+            yield part, None, FirstLayer(*shard.place.take([], *rows)[1:])
+
+    return source

@@ -7,30 +7,26 @@
     epoch-0003/optimizer.safetensors            tensors of the dense optimizer                    (rank 0)
     epoch-0003/embeddings-MACHINE.safetensors   rows of learnable embeddings and their optimizers (first trainer there)
     epoch-0003-step-000120/                     the same after 120 steps of the fourth epoch
-
-Loading runs no code from the files. Machines that share no run folder keep their own rows, and machine 0 the rest.
 """
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import flush, replacing, sha256_of, write_json
+from tutorial_lib.files import flush, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, remove_checkpoint
-
-SETTINGS = ("_lr", "_beta1", "_beta2", "_eps")  # of DGL's sparse optimizers
 
 
 @dataclass
@@ -71,8 +67,7 @@ class CheckpointManager:
         """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
         if not self.resume:
             return TrainState()
-        first = own_rank() == 0
-        stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
+        first, stores = own_rank() == 0, self._stores(task)
 
         def read(path: Path) -> Manifest:
             manifest = _agree(lambda: manifests.read_manifest(path) if first else None)
@@ -92,13 +87,12 @@ class CheckpointManager:
         for name, value in tensors.items():
             index, key = name.split("/", 1)
             states.setdefault(int(index), {})[key] = value
-        optimizer.load_state_dict({"state": states, "param_groups": manifest.optimizer})
+        # Learning rates and other settings are those of this run, which ``check_same_settings`` has compared.
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
         if stores:
             with safe_open(folder / self.rows_file, "pt") as file:
                 for name, rows in stores.items():
                     rows[:] = file.get_tensor(name)
-        for sparse, settings in zip(task.sparse_optimizers, manifest.sparse_optimizers, strict=True):
-            restore_settings(sparse, settings)
         barrier()  # no rank reads an embedding before it is restored
         sums = manifest.sums[own_rank()] if manifest.step else (0.0, 0)
         state = TrainState(manifest.epochs, manifest.step, *sums, manifest.seconds)
@@ -110,12 +104,11 @@ class CheckpointManager:
         if not last and state.epoch % self.every:
             return
         folder = self.folder / (f"epoch-{state.epoch:04d}" + (f"-step-{state.step:06d}" if state.step else ""))
-        first, files = own_rank() == 0, {}
-        stores = stores_of(task.embeddings, task.sparse_optimizers) if self.first_of_machine else {}
+        first, stores, files = own_rank() == 0, self._stores(task), {}
         barrier()  # no rank changes an embedding from here on
-        dense = optimizer.state_dict()
         if first:
-            tensors = {f"{index}/{key}": value for index, of in dense["state"].items() for key, value in of.items()}
+            states = optimizer.state_dict()["state"].items()
+            tensors = {f"{index}/{key}": value for index, of in states for key, value in of.items()}
             for name, content in (("model.safetensors", model.state_dict()), ("optimizer.safetensors", tensors)):
                 files[name] = write_tensors(folder / name, content)
         if stores:
@@ -124,14 +117,21 @@ class CheckpointManager:
         if first:
             written = {name: record for files, _ in ranks for name, record in files.items()}
             progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
-            sparse = [{k: getattr(each, k) for k in SETTINGS if hasattr(each, k)} for each in task.sparse_optimizers]
-            content = self.description, written, *progress, dense["param_groups"], sparse
-            manifests.publish(self.folder, Manifest(folder.name, state.epochs, *content))
+            manifests.publish(self.folder, Manifest(folder.name, state.epochs, self.description, written, *progress))
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
         keep = broadcast([each.folder for each in manifests.readable(self.folder).values()] if first else None)
         if self.first_of_machine:
             manifests.remove_checkpoints(self.folder, keep)
         self.emit("checkpoint", **state.place())
+
+    def _stores(self, task: Any) -> dict[str, Tensor]:
+        """Return the embeddings and the state of their optimizers that the first trainer saves for its machine."""
+        if not self.first_of_machine:
+            return {}
+        stores = {f"{name}/weight": embedding.weight for name, embedding in task.embeddings.items()}
+        for number, optimizer in enumerate(task.sparse_optimizers):
+            stores |= {f"optimizer-{number}/{name}": tensor for name, tensor in optimizer_tensors(optimizer).items()}
+        return {name: getattr(store, "local_partition", store) for name, store in stores.items()}
 
 
 def _agree(action: Callable[[], Any]) -> Any:
@@ -147,7 +147,7 @@ def _agree(action: Callable[[], Any]) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None = None) -> FileRecord:
-    """Write one file of a checkpoint to the disk. An OSError names the file, and the checkpoint is removed."""
+    """Write one file of a checkpoint to the disk. If this fails, an OSError names it, and the checkpoint is removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
@@ -164,21 +164,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
 
 def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
     """Write ``model.safetensors`` and ``config.json``, the trained model for other programs."""
-    with replacing(folder / "model.safetensors") as file:
-        file.write(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
+    write_tensors(folder / "model.safetensors", model.state_dict())
     write_json(folder / "config.json", dict(config))
-
-
-def stores_of(embeddings: Mapping[str, Any], sparse_optimizers: Sequence[Any]) -> dict[str, Tensor]:
-    """Return the rows of embeddings and of their optimizers that this machine holds, under a name equal in each run.
-
-    In a job, these are parts of ``DistTensor``s in the memory that the ranks share with the servers of their machine. A
-    write to another machine's server has no answer, and no barrier proves its arrival.
-    """
-    stores = {f"{name}/weight": embedding.weight for name, embedding in embeddings.items()}
-    for number, optimizer in enumerate(sparse_optimizers):
-        stores |= {f"optimizer-{number}/{name}": tensor for name, tensor in optimizer_tensors(optimizer).items()}
-    return {name: getattr(store, "local_partition", store) for name, store in stores.items()}
 
 
 def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
@@ -190,11 +177,3 @@ def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
         for embedding in optimizer._params
         for name, tensor in zip(("step", "mem", "power"), embedding.optm_state, strict=True)
     }
-
-
-def restore_settings(optimizer: Any, settings: Mapping[str, Any]) -> None:
-    """Set the numbers of a sparse optimizer, or raise an InputError for other names and values."""
-    for name, value in settings.items():
-        if name not in SETTINGS or not hasattr(optimizer, name) or type(value) not in (int, float):
-            raise InputError(f"the checkpoint sets {name} = {value!r}, which {type(optimizer).__name__} does not save")
-    vars(optimizer).update(settings)

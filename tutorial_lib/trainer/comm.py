@@ -29,11 +29,12 @@ def barrier() -> None:
 
 
 def gather(value: Any) -> list[Any]:
-    """Return the values of all ranks in rank order on rank 0, and an empty list on the other ranks."""
-    values: list[Any] = [value] if alone() else [None] * dist.get_world_size()
-    if not alone():
-        dist.gather_object(value, values if own_rank() == 0 else None)
-    return values if own_rank() == 0 else []
+    """Return the values of all ranks in their order on rank 0, and an empty list on the other ranks."""
+    if alone():
+        return [value]
+    values = [None] * dist.get_world_size() if own_rank() == 0 else None
+    dist.gather_object(value, values)
+    return values or []
 
 
 def all_gather(value: Any) -> list[Any]:
@@ -53,10 +54,7 @@ def broadcast(value: Any) -> Any:
 
 
 def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return the numbers (ascending) and values of the nodes or edges of all ranks on rank 0, and nothing on others.
-
-    ``ids`` and ``values`` (M,) have other IDs on each rank. ``numbers`` (N,) has the number of each ID in the data set.
-    """
+    """Return on rank 0 the numbers of the IDs of all ranks in the data set, ascending, and the values of the IDs."""
     parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
     ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
     found = torch.from_numpy(np.asarray(numbers[ids.numpy()], dtype=np.int64))
@@ -78,10 +76,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def equal_steps(examples: int, batch_size: int, what: str = "training nodes") -> int:
-    """Return the number of steps of an epoch, which is equal on all ranks. Call it once on every rank.
-
-    A rank with fewer steps would block the others. Batches exceed ``batch_size`` only if a rank has too few examples.
-    """
+    """Return the number of steps of an epoch on all ranks. Batches are larger only if a rank has too few examples."""
     counts = all_gather(examples)
     if 0 in counts:
         raise InputError(
@@ -92,5 +87,4 @@ def equal_steps(examples: int, batch_size: int, what: str = "training nodes") ->
 
 
 def accuracy(correct: float, count: float) -> float:
-    """Return the share of correct answers, or NaN if there are no answers."""
     return correct / count if count else float("nan")

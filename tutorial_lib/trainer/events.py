@@ -3,12 +3,12 @@
 Each event has ``kind``, ``time`` (seconds since 1970, of the end if the event has ``seconds``), ``rank`` and
 ``local_rank``. Epochs, steps and layers are counted from 0. Events marked with * come from rank 0 only. Kinds:
 
-    joined        machine, client (number of this rank among the clients of DGL's servers)
+    joined        machine
     placed        device, backend, device_reason, see ``placement``
     split         train_nodes, val_nodes: this rank's share
     step          epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote, and background (start and
                   seconds of "sampling" and "pull") if a background thread made the batch
-    span          name (starting, joining, preparing, validation, checkpoint, evaluation), seconds
+    span          name (joining, preparing, validation, checkpoint, evaluation), seconds
     progress      what (validation, evaluation), batches, of, and in an evaluation layer, layers
     epoch*        epoch, loss, seconds, score ("accuracy" or "MRR"), val_score, val_accuracy (null for other scores)
     checkpoint*   epochs, and step of the next epoch. stopped* and resumed* (also damaged) have the same fields
@@ -43,7 +43,6 @@ class EventWriter:
         self._path = Path(folder) / f"events-{local_rank}.jsonl" if folder else None
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Write one event as a whole line. An OSError names the file."""
         if self._path is not None:
             try:
                 with self._path.open("a") as file:
@@ -64,37 +63,22 @@ def span(emit: Emit, name: str, **fields: Any) -> Iterator[None]:
     emit("span", name=name, seconds=round(time.perf_counter() - start, 6), **fields)
 
 
-def age_of_process() -> float:
-    """Return the seconds since this process was started or forked, to a hundredth."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
-
-
 class StepTimer:
-    """Measures the phases of one step on this rank, from its creation on, and emits the ``step`` event."""
+    """Measures the phases of one step, from its creation on, for the event ``step``."""
 
-    def __init__(self, emit: Emit, epoch: int, steps: int) -> None:
-        self.emit, self.epoch, self.steps = emit, epoch, steps
-        self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._background: dict[str, tuple[float, float]] = {}
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = dict.fromkeys(PHASES, 0.0)
         self._last = time.perf_counter()
 
-    def lap(self, phase: str, batch: Any = None) -> None:
-        """Add the time since the last lap to a phase. The wait for a background thread is divided among its phases."""
-        now = time.perf_counter()
-        self._background = getattr(batch, "background", None) or self._background
-        phases = self._background if batch is not None else {}
-        total = sum(seconds for _start, seconds in phases.values())
-        shares = {name: seconds / total for name, (_start, seconds) in phases.items()} if total else {phase: 1.0}
-        for name, share in shares.items():
-            self._seconds[name] += (now - self._last) * share
-        self._last = now
-
-    def emit_step(self, step: int, loss: float, bytes_local: int, bytes_remote: int) -> None:
-        fields = {name: round(seconds, 6) for name, seconds in self._seconds.items()}
-        fields |= {"bytes_local": bytes_local, "bytes_remote": bytes_remote}
-        more = {"background": self._background} if self._background else {}
-        self.emit("step", epoch=self.epoch, step=step, steps=self.steps, loss=loss, **fields, **more)
+    def lap(self, phase: str, background: Mapping[str, tuple[float, float]] | None = None) -> None:
+        """Add the time since the last lap to a phase. The wait for a thread is divided among its phases."""
+        before, self._last = self._last, time.perf_counter()
+        spans = background or {phase: (0.0, 1.0)}
+        if background:
+            self.fields["background"] = background
+        total = sum(seconds for _start, seconds in spans.values())
+        for name, (_start, seconds) in spans.items():
+            self.fields[name] = round(self.fields[name] + (self._last - before) * seconds / total, 6)
 
 
 def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:

@@ -1,15 +1,14 @@
 """The training loop for every task, in one process and in a job.
 
-Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. The
-loaders and the loop seed their generators before each step, and rank 0 seeds the servers before each epoch. A resumed
-run then samples the batches of an uninterrupted run, exactly with one sampling thread and where no server samples or
-the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none and are served as they arrive.
+Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. A
+resumed run then samples the batches of an uninterrupted run, exactly with one sampling thread and where no server
+samples or the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none.
 """
 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,11 +26,12 @@ from tutorial_lib.trainer.events import Emit, Pulse, StepTimer, no_events, span
 from tutorial_lib.trainer.manifest import EpochResult
 
 STOP_STEPS = 5  # steps between two comparisons of the ranks
+ROWS = 100_000  # outputs that an evaluation reads at a time
 
 
 @dataclass
 class TrainResult:
-    """Exact scores of a model over all ranks, the larger the better, and in one process how it was trained."""
+    """Exact scores of a model over all ranks and more files of a run, and in one process how it was trained."""
 
     SUMMARY: ClassVar = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")
     val_score: float
@@ -41,6 +41,9 @@ class TrainResult:
     score: str = "accuracy"  # name of the scores, or "MRR"
     epochs: list[EpochResult] = field(default_factory=list)
     model: nn.Module = field(default_factory=nn.Identity, repr=False)
+    embeddings: Any = field(default=None, repr=False)  # tensor or ``DistTensor`` of shape (N, D), if a task learns some
+    original: Any = field(default=None, repr=False)  # ID in the data set of each embedding
+    test_edges: dict[str, Tensor] = field(default_factory=dict, repr=False)  # "edge" and "rank", of link prediction
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of an ``evaluation`` event and of ``result.json``."""
@@ -51,6 +54,14 @@ class TrainResult:
     def save(self, out: Path) -> None:
         if self.predictions is not None:
             np.save(out / "predictions.npy", self.predictions.numpy())
+        if self.test_edges:
+            np.savez(out / "test_edges.npz", **self.test_edges)
+        if self.embeddings is not None:
+            shape = tuple(self.embeddings.shape)
+            rows = np.lib.format.open_memmap(out / "embeddings.npy", mode="w+", dtype=np.float32, shape=shape)
+            for ids in torch.arange(len(rows)).split(ROWS):
+                rows[self.original[ids.numpy()]] = self.embeddings[ids].numpy()
+            rows.flush()
 
 
 class Stopped(Exception):
@@ -65,7 +76,7 @@ def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
 
 
 def seed_servers(seed: int, epoch: int) -> None:
-    """Seed the generators of all DGL servers from rank 0. No rank returns, and samples, before they are seeded."""
+    """Seed the generators of all DGL servers from rank 0. No rank samples before they are seeded."""
     if own_rank() == 0:
         sent = {}
         for server in range(rpc.get_num_server()):
@@ -85,31 +96,14 @@ def train_epoch(
     emit: Emit = no_events,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train from ``state.step`` to the end of the epoch. Every step is an event.
+    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before.
 
-    All ranks take equally many steps, so every rank takes part in every all-reduce of DDP and in every exchange of a
-    sparse optimizer.
-
-    Args:
-        model: model in its DistributedDataParallel wrapper if there are several ranks.
-        optimizer: dense optimizer.
-        task: has the loader, the loss and the sparse optimizers.
-        state: progress of this rank, which this function updates.
-        seed: seed of the run.
-        emit: receives the events.
-        stop: returns whether this rank was told to end. The ranks compare their answers every five steps.
-
-    Returns:
-        Whether all ranks stopped before the end of the epoch.
-
-    Raises:
-        FloatingPointError: the loss of this rank is not a finite number.
+    All ranks take equally many steps, because every one takes part in every exchange of gradients.
     """
     model.train()
-    optimizers, steps = [optimizer, *task.sparse_optimizers], len(task.batches)
-    timer = StepTimer(emit, state.epoch, steps)
+    optimizers, steps, timer = [optimizer, *task.sparse_optimizers], len(task.batches), StepTimer()
     for step, batch in task.batches.batches(state.epoch, state.step):
-        timer.lap("sampling", batch=batch)
+        timer.lap("sampling", getattr(batch, "background", None))
         seed_all(seed, state.epoch, step, own_rank())
         inputs = task.inputs(batch)
         timer.lap("pull")
@@ -125,15 +119,16 @@ def train_epoch(
         timer.lap("update")
         state.step, state.examples = step + 1, state.examples + examples
         state.loss_sum += value * examples
-        timer.emit_step(step, value, *task.traffic(batch, inputs))
-        timer = StepTimer(emit, state.epoch, steps)
+        local, remote = task.traffic(batch, inputs)
+        fields = {**timer.fields, "bytes_local": local, "bytes_remote": remote}
+        emit("step", epoch=state.epoch, step=step, steps=steps, loss=value, **fields)
+        timer = StepTimer()
         if step % STOP_STEPS == STOP_STEPS - 1 and step < steps - 1 and any_rank(stop()):
             return True
     return False
 
 
 def check_finite(loss: float, epoch: int, step: int) -> float:
-    """Return the loss, or raise a FloatingPointError that names the epoch, the step and the remedy."""
     if not math.isfinite(loss):
         advice = "try a smaller --learning-rate, or check the features for values that are not finite"
         raise FloatingPointError(f"loss is {loss} in epoch {epoch + 1}, step {step + 1}; {advice}")
@@ -158,10 +153,11 @@ def fit(
             total, examples = sum_over_ranks([state.loss_sum, state.examples])
             with span(emit, "validation", epoch=epoch):
                 found = task.validate(plain, Pulse(emit, "validation"), epoch=epoch)
-            result = EpochResult(epoch, total / examples, state.seconds, found, task.score_name)
+            accuracy = found if task.score_name == "accuracy" else None
+            result = EpochResult(epoch, total / examples, state.seconds, found, accuracy)
             state = TrainState([*state.epochs, result])
             if own_rank() == 0:
-                emit("epoch", score=task.score_name, **result.to_dict())
+                emit("epoch", score=task.score_name, **asdict(result))
             stopped = any_rank(stop())  # an epoch may have fewer than five steps
         if saver:
             with span(emit, "checkpoint", epoch=epoch):

@@ -1,11 +1,6 @@
-"""Manifests of checkpoints: which checkpoints a run folder has, and whether they are intact.
-
-The command line reads them before it loads anything, so this module does not import torch.
-"""
+"""Manifests of checkpoints. The command line reads them before it loads anything, so nothing here imports torch."""
 
 import contextlib
-import hashlib
-import json
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,7 +11,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import check_file, flush, read_json, write_json
 
 NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
-FORMAT = 3
+FORMAT = 4
 # The names that ``CheckpointManager`` gives, and no others
 FOLDER_NAME = re.compile(r"epoch-\d{4,}(-step-\d{6,})?")
 FILE_NAME = re.compile(r"(model|optimizer|embeddings-[^/]+)\.safetensors")
@@ -31,12 +26,7 @@ class EpochResult:
     loss: float
     seconds: float
     val_score: float
-    score: str = "accuracy"  # name of the score, or "MRR"
-
-    def to_dict(self) -> dict[str, Any]:
-        found = asdict(self)
-        accuracy = self.val_score if found.pop("score") == "accuracy" else None
-        return {**found, "val_accuracy": accuracy}
+    val_accuracy: float | None = None  # the score, if it is an accuracy
 
 
 @dataclass
@@ -57,8 +47,6 @@ class Manifest:
     step: int = 0
     sums: list[tuple[float, int]] = field(default_factory=list)  # losses and examples, for each rank
     seconds: float = 0.0
-    optimizer: list[dict[str, Any]] = field(default_factory=list)  # parameter groups
-    sparse_optimizers: list[dict[str, Any]] = field(default_factory=list)
     format: int = FORMAT
 
 
@@ -73,13 +61,11 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest. An InputError reports a missing or damaged manifest, another format, or foreign file names."""
+    """Read a manifest, or raise an InputError if it is missing or damaged, or cannot be one of this version."""
     try:
         content = read_json(path, dict[str, Any])
         if content.get("format") != FORMAT:
             raise InputError(f"{path} has format {content.get('format')}, and this version reads format {FORMAT}")
-        if content.pop("sha256", None) != _digest(content):
-            raise InputError(f"{path} has other content than when it was written (checksum)")
         manifest: Manifest = read_json(path, Manifest)
         if not (FOLDER_NAME.fullmatch(manifest.folder) and all(map(FILE_NAME.fullmatch, manifest.files))):
             raise InputError(f"{path} names files that a checkpoint does not have")
@@ -133,7 +119,7 @@ def publish(folder: Path, manifest: Manifest) -> None:
     newest = readable(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
     before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
     for name, each in {**before, NEWEST: manifest}.items():
-        write_json(folder / name, {**asdict(each), "sha256": _digest(asdict(each))})
+        write_json(folder / name, asdict(each))
         flush(folder)
 
 
@@ -143,11 +129,7 @@ def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
     for name in (*manifest.files, "."):
         flush(folder / manifest.folder / name)
     publish(folder, manifest)
-    remove_leftovers(folder)
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    remove_checkpoints(folder)
 
 
 def readable(folder: Path) -> dict[str, Manifest]:
@@ -158,8 +140,9 @@ def readable(folder: Path) -> dict[str, Manifest]:
     return found
 
 
-def remove_checkpoints(folder: Path, keep: Container[str]) -> None:
-    """Remove all checkpoints but those named ``keep``. Several machines may do this at the same time."""
+def remove_checkpoints(folder: Path, keep: Container[str] | None = None) -> None:
+    """Remove all checkpoints but those named ``keep``, by default those with a manifest."""
+    keep = [manifest.folder for manifest in readable(folder).values()] if keep is None else keep
     for path in folder.glob("epoch-*"):
         if FOLDER_NAME.fullmatch(path.name) and path.name not in keep:
             remove_checkpoint(path)
@@ -172,10 +155,3 @@ def remove_checkpoint(path: Path) -> None:
             if FILE_NAME.fullmatch(file.name):
                 file.unlink(missing_ok=True)
         path.rmdir()
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the files of an interrupted save. Call this before a job, because a rank may be writing during a job."""
-    remove_checkpoints(folder, [manifest.folder for manifest in readable(folder).values()])
-    for path in folder.glob(".*.json.????????.tmp"):  # see ``files.replacing``
-        path.unlink(missing_ok=True)

@@ -20,33 +20,27 @@ from tutorial_lib.models.graphsage import CscBlock
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 
 
-def assign(wanted: str, ranks: Sequence[tuple[str, int]], *, nccl: bool = True) -> tuple[list[Any], str, str]:
+def assign(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[list[Any], str, str]:
     """Return the number of each rank's GPU (None is the CPU), the backend of the gradients, and the reason.
 
-    ``ranks`` have the computer of each rank, which emulated machines share, and its number of GPUs. NCCL needs one GPU
-    for each rank, so ranks that share a GPU use gloo.
+    ``ranks`` have the computer of each rank and its number of GPUs. Ranks that share a GPU cannot use NCCL.
     """
     names = [name for name, _ in ranks]
-    without = [str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0]
-    short = [f"{gpus} GPU(s) for {names.count(name)} ranks" for name, gpus in ranks if gpus < names.count(name)]
+    without = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)
     if wanted not in ("auto", "cuda") or (wanted == "cuda" and without):
-        who = f", but the computer of rank {', '.join(without)} has no GPU that torch can use" if without else ""
-        raise InputError(f"--device {wanted}{who}", "Take --device cpu, cuda or auto (GPUs if each rank has its own).")
+        problem = f", but the computer of rank {without} has no GPU that torch can use" if without else ""
+        remedy = "Take --device cpu, cuda or auto (GPUs if each rank has its own)."
+        raise InputError(f"--device {wanted}{problem}", remedy)
+    short = [f"{gpus} GPU(s) for {names.count(name)} ranks" for name, gpus in ranks if gpus < names.count(name)]
     if short and wanted == "auto":
-        return [None] * len(ranks), "gloo", "no GPU" if without else short[0]
+        return [None] * len(ranks), "gloo", short[0]
     gpus = [names[:rank].count(name) % gpus for rank, (name, gpus) in enumerate(ranks)]
-    reason = f"{short[0]}: they share" if short else "each rank has its GPU" if nccl else "this torch has no NCCL"
-    return gpus, "nccl" if nccl and not short else "gloo", reason
-
-
-def gpu_count() -> int:
-    """Return the number of GPUs that torch can use, without a CUDA context if the driver's library allows it."""
-    return torch.cuda.device_count() if torch.version.cuda is not None else 0
+    return (gpus, "gloo", f"{short[0]}: they share") if short else (gpus, "nccl", "each rank has its GPU")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Device of this rank's model, and the backend and process group (None is the default group) of the gradients."""
+    """Device of this rank's model, and the process group of its gradients (None is the default group)."""
 
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (it cannot be changed)
     backend: str = "none"  # in a single process, else "gloo" or "nccl"
@@ -87,12 +81,11 @@ CPU = Placement()
 
 
 def settle(wanted: str) -> Placement:
-    """Return the device of this rank. All ranks of the process group, if there is one, call this and ``assign``."""
+    """Return the device of this rank. All ranks of the process group, if there is one, call this."""
     if wanted == "cpu":
         return Placement(backend="none" if alone() else "gloo")
     computer = Path("/proc/sys/kernel/random/boot_id").read_text()  # equal on emulated machines and in containers
-    everybody = all_gather((computer, gpu_count(), dist.is_nccl_available()))
-    gpus, backend, reason = assign(wanted, [each[:2] for each in everybody], nccl=all(each[2] for each in everybody))
+    gpus, backend, reason = assign(wanted, all_gather((computer, torch.cuda.device_count())))
     gpu, backend = gpus[own_rank()], "none" if alone() else backend
     if gpu is None:
         return Placement(backend=backend, reason=reason)

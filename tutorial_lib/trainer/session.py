@@ -15,12 +15,11 @@ from typing import Any, cast
 import dgl
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests in every server and trainer
 from tutorial_lib.compat.settings import connect_soon
 from tutorial_lib.launcher.processes import fork_as_told
-from tutorial_lib.trainer.events import EventWriter, age_of_process, span
+from tutorial_lib.trainer.events import EventWriter, span
 
 
 @dataclass
@@ -32,36 +31,11 @@ class Session:
     world_size: int
     events: EventWriter
 
-    def split(self, mask: Tensor | Any, *, even: bool = True, ntype: str = "_N") -> Tensor:
-        """Return this trainer's share of the nodes that a mask selects. The shares are disjoint and cover the mask.
-
-        Args:
-            mask: ``DistTensor`` of the graph or bool tensor, of shape (N,). All trainers must pass the same mask.
-            even: if True, the shares have nearly equal sizes, and some nodes may belong to the part of another machine.
-                If False, a share contains only nodes of this machine's part. Use this to write rows of a
-                ``DistTensor``.
-            ntype: node type in a graph with several types.
-
-        Returns:
-            int64 node IDs of the partitioned graph. The sizes of even shares differ by a few nodes, so the number of
-            batches may differ between ranks. ``trainer.comm.equal_steps`` returns a common number.
-        """
-        return dgl.distributed.node_split(mask, self.graph.get_partition_book(), ntype=ntype, force_even=even).long()
-
-    def barrier(self) -> None:
-        """Wait for all trainers. A RuntimeError reports a lost trainer or a timeout."""
-        dist.barrier()
-
 
 def serve_if_server(*, graphbolt: bool = False) -> None:
     """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
 
-    Functions that a server must call, such as the initializer of a DistTensor, must be defined before this call. If the
-    job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before it.
-
-    Args:
-        graphbolt: load the part in GraphBolt's format, which needs 4 bytes for each edge instead of 25 but has no edge
-            IDs.
+    If the job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before.
     """
     fork_as_told()
     if os.environ.get("DGL_ROLE") == "server":
@@ -72,26 +46,14 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
         sys.exit(0)
 
 
-def seed_rank(seed: int, rank: int) -> None:
-    """Seed the generators of a rank at its start. The formula is stable, so that older scripts repeat their results."""
-    own = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
-    torch.manual_seed(own)
-    dgl.seed(own)
-
-
 @contextlib.contextmanager
 def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job of this process, which ``train`` or ``launch`` started, and leave it at the end.
 
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
-    ``cluster/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
-
-    Args:
-        graph_name: name of the partitioned graph.
-        seed: seed of the job, equal on all ranks. Each rank derives its own random numbers from it.
+    ``launcher/hook``). DGL's exit handler would wait for the other trainers, which wait for this one.
     """
     events = EventWriter()
-    events.emit("span", name="starting", seconds=age_of_process())
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     limit = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
@@ -99,10 +61,11 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to all servers, so it must come first
         store = connect_store(rank, world_size, limit)
         dist.init_process_group("gloo", timeout=limit, store=store, rank=rank, world_size=world_size)
-        seed_rank(seed, rank)
+        own_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
+        torch.manual_seed(own_seed)
+        dgl.seed(own_seed)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
-    machine = os.environ.get("TUTORIAL_MACHINE", "machine-0")
-    events.emit("joined", machine=machine, client=dgl.distributed.rpc.get_rank())
+    events.emit("joined", machine=os.environ.get("TUTORIAL_MACHINE", "machine-0"))
     try:
         yield Session(graph, rank, world_size, events)
     except SystemExit as end:
@@ -115,15 +78,11 @@ def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
 
 
 def connect_store(rank: int, world_size: int, limit: timedelta) -> dist.TCPStore:
-    """Return the store in which the ranks meet. Rank 0 holds it and listens on MASTER_ADDR only.
-
-    torch itself would listen on all network interfaces, so everybody who reaches one of them could write to the store.
-    Therefore, rank 0 makes the socket. torch 2.4 to 2.7 accept it only with ``use_libuv=False``.
-    """
+    """Return the store in which the ranks meet. torch would listen on all interfaces, so rank 0 makes the socket."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0:
         with socket.create_server((address, port), backlog=2048) as listener:
-            for options in ({}, {"use_libuv": False}):
+            for options in ({}, {"use_libuv": False}):  # torch 2.4 to 2.7 accept the socket only with the second
                 with contextlib.suppress(TypeError, NotImplementedError, RuntimeError):
                     fd = os.dup(listener.fileno())
                     more = {"wait_for_workers": False, "master_listen_fd": fd, **options}
@@ -136,9 +95,8 @@ def leave_process_group() -> None:
     """Destroy the process group without a hang in gloo's destructor.
 
     A gloo thread may still hold the tensor of the last collective and needs the GIL to free it. torch 2.2 destroys the
-    group while it holds the GIL and waits for this thread forever. This function keeps the gloo object until the
-    process exits, when it is destroyed without the GIL. An earlier time is not safe, because a living
-    DistributedDataParallel would then hold the last reference and destroy the group with the GIL.
+    group while it holds the GIL and waits for this thread forever. So the gloo object lives until the process exits,
+    when it is destroyed without the GIL. Earlier, a DistributedDataParallel could destroy it with the GIL.
     """
     gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
     dist.destroy_process_group()
