@@ -17,7 +17,8 @@ from support.exercises import lesson_11
 from support.lessons import breaking
 from support.plots import breaking as plots
 from tutorial_lib.errors import InputError
-from tutorial_lib.launcher.failure import JobFailed
+from tutorial_lib.launcher.failure import failure
+from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 LOST = ("reset by peer", "closed by peer", "Broken pipe", "refused", "no answer from", "signal 15")
@@ -104,16 +105,9 @@ def test_plain_leaves_out_what_differs():
 
 
 def test_reports_are_shown(capsys):
-    log = Path("logs") / "machine-1" / "trainer-0.log"
-    failed = JobFailed(
-        "trainer 0 (rank 1) on machine-1: exit code 3",
-        machine="machine-1",
-        role="trainer",
-        index=0,
-        rank=1,
-        log=log,
-        tail=["a", "b"],
-    )
+    machines = [Machine("machine-0", "10.0.0.1"), Machine("machine-1", "10.0.0.2")]
+    spec = JobSpec(machines, [Role("trainer", 1, ["true"], ranked=True)], cwd="", log_dir="logs", master_port=1)
+    failed = failure(spec, 1, "trainer", 0, "exit code 3", ["a", "b"])
     for error in (failed, InputError("no", "do this\nand that")):
         breaking.show(error)
     assert capsys.readouterr().out.splitlines() == [
