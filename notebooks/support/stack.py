@@ -1,10 +1,8 @@
 """Lessons on a stack without GraphBolt (docs/installation.md) skip some cells and print the reason."""
 
-import importlib.util
-
 from IPython.core.getipython import get_ipython
 
-from tutorial_lib.compat.stack import problem
+from tutorial_lib.compat.stack import graphbolt_problem
 
 
 def has_graphbolt(skipped: str = "The rest of this cell is") -> bool:
@@ -12,8 +10,7 @@ def has_graphbolt(skipped: str = "The rest of this cell is") -> bool:
 
     DGL is not imported, because lesson 08 first chooses its backend.
     """
-    spec = importlib.util.find_spec("dgl")
-    why = problem((spec and spec.submodule_search_locations) or [])
+    why = graphbolt_problem()
     if why:
         print(f"{skipped} skipped because it needs GraphBolt, and {why}.")
     return why is None

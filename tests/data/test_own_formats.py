@@ -15,7 +15,7 @@ from tutorial_lib.data import load_dataset
 from tutorial_lib.data.base import MASKS
 from tutorial_lib.errors import InputError
 from tutorial_lib.partition import dataset_description
-from tutorial_lib.tasks.node import HeteroTask
+from tutorial_lib.tasks import check_data
 
 YAML = """nodes:
   paper: papers
@@ -76,7 +76,7 @@ def test_several_types_by_graph_yaml(typed):
     assert [papers[name].nonzero().flatten().tolist() for name in MASKS] == [[0], [1], [2]]
     assert graph.nodes["author"].data["feat"].tolist() == [[31.0], [45.0]]
     assert dataset.ids.to_pylist() == ["p1", "p2", "p3"]
-    HeteroTask.check(dataset_description(dataset))
+    check_data("hetero", dataset_description(dataset))
 
 
 def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_labels(typed):

@@ -1,6 +1,7 @@
 """A task that a new maintainer adds: predict the number of neighbors of a node from features.
 
-As ``tutorial_lib/tasks/degree.py``, with an entry "degree" in ``tasks.TASKS``, it is ``train --task degree``.
+As ``tutorial_lib/tasks/degree.py``, with ``TaskEntry("degree", "DegreeTask", labels=False)`` in ``tasks.TASKS``, it is
+``train --task degree``.
 """
 
 import math
@@ -27,7 +28,6 @@ class DegreeTask(NodeTask):
 
     name = "degree"
     score_name = "share within a factor of two"
-    uses_labels = False
 
     def get_labels(self) -> Degrees:
         return Degrees(self.shard.graph)

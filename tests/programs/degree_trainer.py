@@ -17,7 +17,7 @@ if __name__ == "__main__":
     serve_if_server()
     partition, out = map(Path, sys.argv[1:3])
     sys.modules["tutorial_lib.tasks.degree"] = degree_task
-    tasks.TASKS["degree"] = "degree", "DegreeTask"
+    tasks.TASKS["degree"] = tasks.TaskEntry("degree", "DegreeTask", labels=False)
     with join(load_partition_folder(partition).graph_name) as session:
         config = TrainConfig.from_dict({**json.loads(sys.argv[3]), "task": "degree"})
         train_in_job(session, config, partition, out, CheckpointManager(out / "checkpoint", {}))

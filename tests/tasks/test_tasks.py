@@ -16,7 +16,7 @@ from tutorial_lib.job.display import summary_rows
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.tasks import TASKS, link, task_named
+from tutorial_lib.tasks import TASKS, check_data, link, task_named
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -51,10 +51,10 @@ def test_each_task_refuses_data_that_does_not_suit_it(features, labels, typed, s
     facts |= {"target": "paper"} if typed else {}
     for name in TASKS:
         if name in suited:
-            task_named(name).check(facts)
+            check_data(name, facts)
             continue
         with pytest.raises(InputError, match=f"x: --task {name} needs (a graph|node features|labels)") as caught:
-            task_named(name).check(facts)
+            check_data(name, facts)
         assert "embedding needs no features, and link needs no labels" in caught.value.remedy
 
 
@@ -101,7 +101,7 @@ def test_a_new_task_is_one_file_and_one_name(monkeypatch, data_root, tmp_path):
     """tests/programs/degree_task.py as a file of tutorial_lib/tasks, and its name in TASKS."""
     monkeypatch.syspath_prepend(PROGRAMS)
     monkeypatch.setitem(sys.modules, "tutorial_lib.tasks.degree", importlib.import_module("degree_task"))
-    monkeypatch.setitem(tasks.TASKS, "degree", ("degree", "DegreeTask"))
+    monkeypatch.setitem(tasks.TASKS, "degree", tasks.TaskEntry("degree", "DegreeTask", labels=False))
     source = DataSource("synthetic-products", scale=0.002, root=data_root)
     config = TrainConfig.from_dict({**SMALL.to_dict(), "task": "degree"})
     result = run_single(source, config, tmp_path / "run")

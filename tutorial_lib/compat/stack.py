@@ -5,12 +5,12 @@ The package installs a finder that replaces ``dgl.graphbolt`` in this case, and 
 job. The hook loads this file alone, so the file imports the standard library only.
 """
 
-import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,22 +19,24 @@ NAME = "dgl.graphbolt"
 
 
 def graphbolt_problem() -> str | None:
-    """Return the reason why GraphBolt is missing, or None. Imports DGL."""
-    importlib.import_module("dgl.distributed")
-    return spec.loader_state if (spec := sys.modules[NAME].__spec__) else None
+    """Return the reason why GraphBolt cannot be loaded, or None. Imports neither torch nor DGL."""
+    return problem(folders_of("dgl"))
+
+
+def folders_of(package: str) -> list[str]:
+    spec = importlib.util.find_spec(package)
+    return list(spec.submodule_search_locations or ()) if spec else []
 
 
 def problem(dgl_path: Iterable[str]) -> str | None:
     """Return the reason why ``dgl.graphbolt`` cannot be loaded from the folders of the package ``dgl``, or None."""
-    import torch  # `import dgl` imports torch first
-
     paths = [path for folder in dgl_path for path in Path(folder, "graphbolt").glob("libgraphbolt_pytorch_*.so")]
-    version, known = str(torch.__version__).split("+")[0], sorted(path.stem.rpartition("_")[2] for path in paths)
-    if version not in known:
-        return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, and this is torch {version}"
-    with contextlib.suppress(ImportError):
-        if importlib.util.find_spec("torchdata.datapipes"):
-            return None
+    known, loaded = sorted(path.stem.rpartition("_")[2] for path in paths), sys.modules.get("torch")
+    torch = str(loaded.__version__ if loaded else version("torch")).split("+")[0]
+    if torch not in known:
+        return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, and this is torch {torch}"
+    if any(Path(folder, "datapipes").is_dir() for folder in folders_of("torchdata")):
+        return None
     return "dgl.graphbolt needs torchdata.datapipes, which torchdata has before 0.10 (the course pins 0.7.1)"
 
 

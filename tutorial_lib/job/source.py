@@ -1,15 +1,20 @@
 """The data of a run, and the folders of its cache and its partitions."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tutorial_lib.data import DEFAULT_SCALE, Dataset, check_arguments, default_root, load_dataset
-from tutorial_lib.files import graph_name_of
-
-if TYPE_CHECKING:  # --help does not import torch
-    from tutorial_lib.partition import Partition
+from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, check_arguments, default_root, load_dataset
+from tutorial_lib.files import graph_name_of, replacing
+from tutorial_lib.launcher.environment import package_digest
+from tutorial_lib.partition.folder import (
+    FORMAT_VERSION,
+    Partition,
+    available_method,
+    load_partition_folder,
+    partition_dataset,
+)
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,34 @@ class DataSource:
 
     def partition(
         self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
-    ) -> "Partition":
+    ) -> Partition:
         """Write or reuse the partition in ``folder``, by default in a folder of ``root/partitions``."""
-        from tutorial_lib.partition.folder import FORMAT_VERSION, available_method, partition_dataset
+        if (out := folder) is None:  # the name contains all inputs of the partition
+            name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"
+            out = self._known(parts).parent / f"{name}-seed{self.seed}-v{FORMAT_VERSION}"
+        partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
+        if folder is None:
+            features = dataset.num_features > 0 or not dataset.structure.is_homogeneous
+            with replacing(self._known(parts, features=features)) as file:
+                file.write(out.name.encode())
+        return partition
 
-        if folder is None:  # the name contains all inputs of the partition
-            key = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"
-            folder = (self.root or default_root()) / "partitions" / f"{key}-seed{self.seed}-v{FORMAT_VERSION}"
-        return partition_dataset(dataset, parts, folder, method=self.method, seed=self.seed, log=say)
+    def find_partition(self, parts: int, *, features: bool) -> Partition | None:
+        """Return the partition of this data set without loading the data set, if ``partition`` has made it before."""
+        known = self._known(parts, features=features)
+        folder = known.with_name(known.read_text()) if known.is_file() else known
+        return load_partition_folder(folder) if folder.is_dir() else None
+
+    def _known(self, parts: int, *, features: bool = True) -> Path:
+        """Return the path of a file with the name of a partition. The path depends on the data, options and our code.
+
+        Files are compared by their sizes and times, because reading a large data set takes minutes.
+        """
+        root, path = self.root or default_root(), Path(self.name).expanduser()
+        stem = STEMS.get(self.name, self.name.replace("-", "_"))
+        places = [path, *path.rglob("*")] if path.exists() else [*root.glob(f"{stem}*"), *root.glob(f"{stem}/**/*")]
+        places += [Path(self.method)] if self.method.endswith(".npy") else []
+        files = sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in places if file.is_file())
+        options = (self.name, self.scale, self.seed, self.method, self.both_ways, parts, features, package_digest())
+        digest = hashlib.sha256(repr((options, files)).encode()).hexdigest()
+        return root / "partitions" / f".{digest[:32]}"

@@ -27,14 +27,9 @@ from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.coordinator import Event, MachineUse
 from tutorial_lib.partition import Partition, dataset_description
-from tutorial_lib.tasks import task_named
-from tutorial_lib.tasks.run import train_single
-from tutorial_lib.tasks.task import LocalShard
-from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
+from tutorial_lib.tasks import TASKS, check_data
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import phases_of
-from tutorial_lib.trainer.loop import TrainResult
-from tutorial_lib.trainer.placement import settle
+from tutorial_lib.trainer.events import SCORES, phases_of
 
 FINISHING_SECONDS = 20.0  # Kubernetes and often Slurm allow 30 s between SIGTERM and SIGKILL
 
@@ -59,12 +54,17 @@ def run_distributed(
     count = len(cluster.machines)
     if isinstance(source, Partition):
         partition = source
-        task_named(config.task).check(partition.manifest["dataset"])
         read_part(partition.config, 0, count)
-    else:  # no reference to the graph is kept, because the servers load the parts again
-        partition = source.partition(_load(source, config, reporter), count, reporter.say)
+    else:
+        source.check()
+        if (found := source.find_partition(count, features=TASKS[config.task].features)) is not None:
+            partition = found
+            reporter.say(f"reusing {partition.folder}")
+        else:  # no reference to the graph is kept, because the servers load the parts again
+            partition = source.partition(_load(source, config, reporter), count, reporter.say)
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{count} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
+    check_data(config.task, partition.manifest["dataset"])
     manifest, parts, info = partition.manifest, partition.folder, partition.manifest["dataset"]
     places = {"machines": count, "trainers": layout.trainers}
     key = manifest["files"]["node_map.npy"]["sha256"][:16]
@@ -91,10 +91,9 @@ def run_distributed(
 
 
 def _load(source: DataSource, config: TrainConfig, reporter: Reporter) -> Dataset:
-    task = task_named(config.task)
     reporter.say(f"loading {source.name}")
-    dataset = source.load(features=task.uses_features)
-    task.check(dataset_description(dataset))
+    dataset = source.load(features=TASKS[config.task].features)
+    check_data(config.task, dataset_description(dataset))
     graph = dataset.structure
     reporter.say(f"{graph.num_nodes():,} nodes, {graph.num_edges():,} directed edges, {dataset.num_features} features")
     return dataset
@@ -133,6 +132,12 @@ def run_single(
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Train in this process alone, with the same outputs. A distributed run must agree with this one."""
+    # Only this function needs torch. Without it, the process of `run_distributed` starts faster and stays small.
+    from tutorial_lib.tasks.run import train_single
+    from tutorial_lib.tasks.task import LocalShard
+    from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
+    from tutorial_lib.trainer.placement import settle
+
     reporter, out, events = reporter or Reporter(), out.absolute(), list[Event]()
     reporter.epochs = config.epochs
     place, dataset = settle(device), _load(source, config, reporter)
@@ -181,7 +186,7 @@ def _write_result(
         **about,
         "world_size": about["machines"] * about["trainers_per_machine"],
         "epochs": [*map(asdict, resumed), *trained],
-        **{name: last["evaluation"][name] for name in TrainResult.SUMMARY},
+        **{name: last["evaluation"][name] for name in SCORES},
         **{name: last["placed"][name] for name in ("device", "backend", "device_reason")},
         "bytes_sent": {name: used.bytes_sent for name, used in use.items()},
         "peak_rss": {name: used.peak_rss for name, used in use.items()},

@@ -1,16 +1,27 @@
 """The tasks of ``train --task NAME``. Importing this package imports neither torch nor DGL, which keeps --help fast."""
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from tutorial_lib.errors import InputError
 
-# Module of this package and subclass of ``Task`` for each name. The first is the default
-TASKS = {
-    "node": ("node", "NodeTask"),
-    "link": ("link", "LinkTask"),
-    "embedding": ("node", "EmbeddingTask"),
-    "hetero": ("node", "HeteroTask"),
+
+class TaskEntry(NamedTuple):
+    """Where the subclass of ``Task`` is, and the data that the task needs."""
+
+    module: str  # in this package
+    subclass: str
+    typed: bool = False  # several types of nodes. IDs and rows are then dictionaries by type
+    features: bool = True  # ``feat`` of the nodes
+    labels: bool = True
+
+
+TASKS = {  # the first is the default
+    "node": TaskEntry("node", "NodeTask"),
+    "link": TaskEntry("link", "LinkTask", labels=False),
+    "embedding": TaskEntry("node", "EmbeddingTask", features=False),
+    "hetero": TaskEntry("node", "HeteroTask", typed=True),
 }
 
 
@@ -20,8 +31,21 @@ def check_task(name: str) -> None:
         raise InputError(f"there is no task {name!r}", f"Known: {', '.join(TASKS)}.")
 
 
+def check_data(name: str, facts: Mapping[str, Any]) -> None:
+    """Raise an InputError if a data set, given by its ``partition.dataset_description``, does not suit the task."""
+    check_task(name)
+    task = TASKS[name]
+    needs = {
+        f"a graph with {'several types' if task.typed else 'one type'} of nodes": task.typed == ("target" in facts),
+        "node features": task.typed or not task.features or facts["num_features"],
+        "labels": not task.labels or facts["num_classes"],
+    }
+    if missing := [need for need, met in needs.items() if not met]:
+        remedy = "--task hetero takes several types, embedding needs no features, and link needs no labels."
+        raise InputError(f"{facts['name']}: --task {name} needs {' and '.join(missing)}", remedy)
+
+
 def task_named(name: str) -> Any:
     """Return the subclass of ``Task`` of this name, or raise an InputError."""
     check_task(name)
-    module, task = TASKS[name]
-    return getattr(import_module(f"tutorial_lib.tasks.{module}"), task)
+    return getattr(import_module(f"tutorial_lib.tasks.{TASKS[name].module}"), TASKS[name].subclass)

@@ -118,7 +118,6 @@ class LinkTask(Task):
 
     name = "link"
     score_name = "MRR"
-    uses_labels = False
     epoch_edges = 100_000  # training edges in an epoch, over all ranks. A graph has many more.
     validation_edges = 2000  # validation edges that are ranked after an epoch, over all ranks
     eval_negatives = 100  # nodes against which each held-out edge is ranked, the same for all edges

@@ -88,7 +88,7 @@ class NodeTask(Task):
         if self.pipeline is not None:
             means = self.features.shape[1] <= config.hidden_size
             return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, means=means, **common)
-        seeds, threads = {self.shard.target: ids} if self.typed else ids, config.sampling_threads
+        seeds, threads = {self.shard.target: ids} if len(self.shard.graph.ntypes) > 1 else ids, config.sampling_threads
         return BatchLoader(self.shard.graph, seeds, config.fanouts, config.batch_size, threads=threads, **common)
 
 
@@ -96,7 +96,6 @@ class EmbeddingTask(NodeTask):
     """Classify nodes with GraphSAGE on learnable embeddings. Features of the graph are ignored."""
 
     name = "embedding"
-    uses_features = False
 
     def get_features(self) -> Any:
         created, self.sparse_optimizers = learnable_embeddings(self.shard, [self.shard.target], self.config)
@@ -159,7 +158,6 @@ class HeteroTask(NodeTask):
     """Classify nodes by the features of some types and by learnable embeddings of the others."""
 
     name = "hetero"
-    typed = True
     on_gpu = False
 
     def get_features(self) -> dict[str, Any]:

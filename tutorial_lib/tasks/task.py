@@ -119,9 +119,6 @@ class Task(ABC):
 
     name: ClassVar[str]  # of the module, as in --task
     score_name: ClassVar[str] = "accuracy"  # meaning of the scores of ``score`` and ``evaluate``
-    uses_features: ClassVar[bool] = True  # whether the graph must have ``feat``
-    uses_labels: ClassVar[bool] = True  # whether the graph must have ``label``
-    typed: ClassVar[bool] = False  # whether it needs several types. IDs and rows are then dictionaries by type.
     on_gpu: ClassVar[bool] = True  # whether the model can run on a GPU
 
     model: nn.Module  # without DistributedDataParallel
@@ -135,18 +132,6 @@ class Task(ABC):
         if shard.place.on_gpu and not self.on_gpu:
             raise InputError(f"--task {self.name} computes on the CPU", "Take --device cpu.")
         self.shard, self.config, self.place = shard, config, shard.place
-
-    @classmethod
-    def check(cls, facts: Mapping[str, Any]) -> None:
-        """Raise an InputError if a data set, given by its ``partition.dataset_description``, does not suit the task."""
-        needs = {
-            f"a graph with {'several types' if cls.typed else 'one type'} of nodes": cls.typed == ("target" in facts),
-            "node features": cls.typed or not cls.uses_features or facts["num_features"],
-            "labels": not cls.uses_labels or facts["num_classes"],
-        }
-        if missing := [need for need, met in needs.items() if not met]:
-            remedy = "--task hetero takes several types, embedding needs no features, and link needs no labels."
-            raise InputError(f"{facts['name']}: --task {cls.name} needs {' and '.join(missing)}", remedy)
 
     @abstractmethod
     def inputs(self, batch: Any) -> tuple[Any, ...]:

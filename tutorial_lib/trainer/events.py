@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update")
+SCORES = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")  # of an ``evaluation``
 Emit = Callable[..., None]  # takes the kind and the fields of an event, like ``EventWriter.emit``
 OnBatch = Callable[..., None]  # takes the number of finished batches and of all, like ``Pulse``
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from tutorial_lib.sampling.rpc import SampleRequest, receive
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, Pulse, StepTimer, no_events, span
+from tutorial_lib.trainer.events import SCORES, Emit, Pulse, StepTimer, no_events, span
 from tutorial_lib.trainer.manifest import EpochResult
 
 STOP_STEPS = 5  # steps between two comparisons of the ranks
@@ -33,7 +33,6 @@ ROWS = 100_000  # outputs that an evaluation reads at a time
 class TrainResult:
     """Exact scores of a model over all ranks and more files of a run, and in one process how it was trained."""
 
-    SUMMARY: ClassVar = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")
     val_score: float
     test_score: float
     predictions: Tensor | None = None  # int64 (N,) in the order of the data set, on rank 0, if a task predicts classes
@@ -49,7 +48,7 @@ class TrainResult:
         """Return the fields of an ``evaluation`` event and of ``result.json``."""
         scores = self.val_score, self.test_score
         accuracies = scores if self.score == "accuracy" else (None, None)
-        return dict(zip(self.SUMMARY, (self.score, *scores, *accuracies, self.scores), strict=True))
+        return dict(zip(SCORES, (self.score, *scores, *accuracies, self.scores), strict=True))
 
     def save(self, out: Path) -> None:
         if self.predictions is not None:
