@@ -43,7 +43,8 @@ def fake_dgl(tmp_path, monkeypatch) -> str:
     (tmp_path / "graphbolt").mkdir()
     for name in ("libgraphbolt_pytorch_2.2.1.so", "libgraphbolt_pytorch_2.0.0.so", "base.py"):
         (tmp_path / "graphbolt" / name).touch()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    (tmp_path / "datapipes").mkdir()
+    monkeypatch.setattr(stack, "folders_of", lambda _package: [tmp_path])
     return str(tmp_path)
 
 
@@ -59,7 +60,7 @@ def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatc
     for name in ("dgl", "dgl.nn", "dgl.graphbolts", "torch"):
         assert stack.Finder().find_spec(name, [fake_dgl]) is None
     with_torch(monkeypatch, "2.2.1")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(stack, "folders_of", lambda _package: [])
     assert "torchdata.datapipes" in stack.problem([fake_dgl])
 
 
