@@ -8,18 +8,21 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "tutorial_lib"
 LINES_OF_A_FILE = 300
 DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
-# Upper limits, lowered with each reduction. The goal is 10,000 lines in all.
-LINES = 12_300
-LINES_OF = {"launcher": 3_700, "job": 1_720, "tools": 1_260}  # the goals are 2,800, 1,200 and 1,250
+# Upper limits, lowered with each reduction. The goals are 10,000 lines of tutorial_lib (2,800 in launcher, 1,200 in job,
+# 1,250 in tools) and 16,000 lines of tests.
+LINES = 10_250
+LINES_OF = {"launcher": 2_870, "job": 1_410, "tools": 1_260}
+LINES_OUTSIDE = {"tests": 20_300, "notebooks/support": 5_000, "notebooks/scripts": 3_600}  # nothing moves there
 LINES_OF_TEMPLATES = 400
-LINES_OF_DATA_PLANE = 4_900
+LINES_OF_DATA_PLANE = 4_300
 LINES_OF_A_PART = 1_400
 BEHAVIORS = [*(f"D{number}" for number in range(1, 24)), *(f"L{number}" for number in range(1, 39))]
 
 
 def count(folder: Path) -> int:
-    """Lines of the Python files in a folder and below it."""
-    return sum(len(path.read_text().splitlines()) for path in folder.rglob("*.py"))
+    """Lines of the Python files in a folder and below it, without those that lessons write."""
+    paths = [path for path in folder.rglob("*.py") if not path.name.startswith("exercise_") and "out" not in path.parts]
+    return sum(len(path.read_text().splitlines()) for path in paths)
 
 
 def test_every_file_is_short():
@@ -34,6 +37,10 @@ def test_the_library_is_small():
 def test_the_control_plane_and_the_templates_are_small():
     assert {name: lines for name, limit in LINES_OF.items() if (lines := count(LIBRARY / name)) > limit} == {}
     assert sum(len(path.read_text().splitlines()) for path in LIBRARY.rglob("*.j2")) <= LINES_OF_TEMPLATES
+
+
+def test_the_code_around_the_library_does_not_grow():
+    assert {name: lines for name, limit in LINES_OUTSIDE.items() if (lines := count(ROOT / name)) > limit} == {}
 
 
 def test_the_data_plane_is_small():
