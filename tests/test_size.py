@@ -8,8 +8,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "tutorial_lib"
 LINES_OF_A_FILE = 300
 DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
-# Upper limits, lowered with each reduction. The goals are 10,000 lines of tutorial_lib (2,800 in launcher, 1,200 in job,
-# 1,250 in tools) and 16,000 lines of tests.
+# Upper limits, lowered with each reduction. The goals are 10,000 lines in all (launcher 2,800, job 1,200,
+# tools 1,250), and 16,000 lines of tests.
 LINES = 10_250
 LINES_OF = {"launcher": 2_870, "job": 1_410, "tools": 1_260}
 LINES_OUTSIDE = {"tests": 20_300, "notebooks/support": 5_000, "notebooks/scripts": 3_600}  # nothing moves there
