@@ -19,7 +19,6 @@ from tutorial_lib.job import remote_files
 from tutorial_lib.job.layout import check_results
 from tutorial_lib.job.remote_files import RemoteFiles, read_delivery
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.trainer.manifest import (
     EpochResult,
     FileRecord,
@@ -169,7 +168,7 @@ def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
 
 def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
     """L37. A failed job keeps its cause. The folders stay until everything is here."""
-    failed = JobFailed("trainer 0: it", machine="m", role="trainer", index=0, rank=0, log=tmp_path, tail=[])
+    failed = JobError("trainer 0: it")
     files = lab.files()
     with pytest.raises(JobFailed, match="trainer 0: it"), files:
         files.on_event(lab.save(1))
