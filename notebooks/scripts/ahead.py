@@ -1,4 +1,4 @@
-"""Batches that a thread makes while the one before is computed: ``from ahead import made_by_worker``."""
+"""Prefetch batches in a thread while the model computes, with ``from ahead import made_by_worker``."""
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ import torch
 
 from train import batches, load_subtensor
 
-# One thread makes all batches, also those that are not made ahead: each thread of DGL's has random numbers of its own.
+# One thread makes all batches, with and without prefetching, because each DGL thread has a separate random generator.
 worker = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
 
 
@@ -17,7 +17,7 @@ def with_rows(g, ids, args, epoch):
 
 
 def made_by_worker(items, depth):
-    """The items of an iterator, each begun ``depth`` items before it is used; with 0 when it is asked for."""
+    """Yield the items of an iterator. The thread starts each item ``depth`` items early (0 means on request)."""
     pending, end = deque(), object()
     while True:
         while len(pending) <= depth:

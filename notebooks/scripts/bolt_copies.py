@@ -1,4 +1,4 @@
-"""How many copies of graph and features do two ranks hold? python scripts/bolt_copies.py FOLDER"""
+"""Count the copies of graph and features that two ranks hold. Usage: python scripts/bolt_copies.py FOLDER"""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 
 
 def memory_of(tensor):
-    """Where a tensor lies: in a file that others can map, too, or in this process's own memory."""
+    """Return the location of a tensor, either a file that other processes can map or the memory of this process."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, rights, _, device, inode, *_ = line.split()
         first, last = (int(end, 16) for end in addresses.split("-"))
@@ -22,12 +22,12 @@ def memory_of(tensor):
 def open_dataset(folder, in_memory):
     with redirect_stdout(None):
         dataset = gb.OnDiskDataset(folder, force_preprocess=False)
-    dataset.yaml_data["feature_data"][0]["in_memory"] = in_memory  # as if metadata.yaml said so
+    dataset.yaml_data["feature_data"][0]["in_memory"] = in_memory  # overrides metadata.yaml
     return dataset.load()
 
 
 def look(rank, queue, sent, folder):
-    """Tell where graph and features lie: of the data set that was sent, and of two that this rank opens."""
+    """Report the locations of graph and features for the received data set and for two that this rank opens."""
     for title, dataset in (
         ("each rank opens the path, in_memory: true", open_dataset(folder, True)),
         ("each rank opens the path, in_memory: false", open_dataset(folder, False)),

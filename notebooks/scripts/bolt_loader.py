@@ -1,4 +1,4 @@
-"""What GraphBolt does for one rank: its mini-batches, and numbers over all ranks."""
+"""Create the GraphBolt mini-batches of one rank and combine numbers over all ranks."""
 
 import dgl.graphbolt as gb
 import torch
@@ -8,29 +8,29 @@ import torchmetrics.functional as MF
 
 
 def reshuffled(itemset, seed):
-    """The same items in an order that depends on the seed alone: the same on every rank."""
+    """Return the items in an order that depends only on the seed and is the same on every rank."""
     order = torch.randperm(len(itemset), generator=torch.Generator().manual_seed(seed))
     return gb.ItemSet(tuple(column[order] for column in itemset[:]), names=itemset.names)
 
 
 def item_sampler(itemset, args):
-    """Batches of this rank's share of the items."""
+    """Return a sampler that divides this rank's share of the items into batches."""
     return gb.DistributedItemSampler(itemset, args.batch_size, drop_last=args.drop, drop_uneven_inputs=args.drop)
 
 
 def create_dataloader(dataset, itemset, args, device):
-    """Share of the items -> seed nodes on the device -> sampled neighbors -> their features."""
+    """Return batches of this rank's items, with seed nodes on the device, sampled neighbors, and their features."""
     datapipe = item_sampler(itemset, args)
     datapipe = datapipe.copy_to(device, extra_attrs=["seed_nodes"])
     datapipe = datapipe.sample_neighbor(dataset.graph, args.fanouts)
     datapipe = datapipe.fetch_feature(dataset.feature, node_feature_keys=["feat"])
-    if args.no_loader:  # a pipeline is iterable without a loader around it
+    if args.no_loader:  # a pipeline is iterable without a loader
         return datapipe
     return gb.DataLoader(datapipe, overlap_feature_fetch=device.type == "cuda")
 
 
 def items_per_step(itemset, args, device):
-    """How many items the ranks have together in step 0, 1, ..."""
+    """Return the number of items that all ranks together have in step 0, 1, ..."""
     sizes = torch.tensor([len(batch.seed_nodes) for batch in item_sampler(itemset, args)], device=device).long()
     steps = torch.tensor(len(sizes), device=device)
     dist.all_reduce(steps, op=dist.ReduceOp.MAX)
@@ -40,7 +40,7 @@ def items_per_step(itemset, args, device):
 
 
 def weighted_reduce(total, weight, dst=0):
-    """Sum of ``total`` over the ranks, divided by the sum of ``weight``: right on rank ``dst`` alone."""
+    """Return the sum of ``total`` over the ranks divided by the sum of ``weight``. Valid only on rank ``dst``."""
     total, weight = total.clone(), torch.tensor(float(weight), device=total.device)
     dist.reduce(total, dst)
     dist.reduce(weight, dst)
@@ -49,7 +49,7 @@ def weighted_reduce(total, weight, dst=0):
 
 @torch.no_grad()
 def evaluate(model, batches, num_classes, device):
-    """Accuracy on this rank's share of the items, and how many they are; (0, 0) without any."""
+    """Return the accuracy on this rank's share of the items and their number, or (0, 0) without items."""
     model.eval()
     y, y_hat = [], []
     for batch in batches:

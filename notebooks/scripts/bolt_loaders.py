@@ -1,4 +1,4 @@
-"""Three loaders in turn, in the same ranks: torchrun --nproc_per_node 2 scripts/bolt_loaders.py FOLDER OUT.json"""
+"""Time three loaders in turn, in the same ranks: torchrun --nproc_per_node 2 scripts/bolt_loaders.py FOLDER OUT.json"""
 
 import json
 import os
@@ -18,13 +18,13 @@ from bolt_loader import create_dataloader, evaluate, item_sampler, items_per_ste
 from bolt_rank import make_model, one_epoch, open_dataset, start
 from leave import leave
 
-ROUNDS = 7  # the first one warms up
+ROUNDS = 7  # the first round is a warm-up
 ARGS = Namespace(batch_size=64, fanouts=[5, 10], hidden=64, dropout=0.5, drop=False)
 KINDS = ("dgl.dataloading", "gb.DataLoader", "GraphBolt's pipeline alone")
 
 
 def batches_of(kind, dataset, graph, items, device):
-    """This rank's batches of the same items, from one of the loaders."""
+    """Yield this rank's batches from one of the loaders. All loaders get the same items."""
     if kind != "dgl.dataloading":
         ARGS.no_loader = kind != "gb.DataLoader"
         yield from create_dataloader(dataset, items, ARGS, device)
@@ -61,7 +61,7 @@ def main(folder, out):
     for number in range(ROUNDS):
         items = reshuffled(task.train_set, number)
         steps = items_per_step(items, ARGS, device)
-        for kind in KINDS[number % 3 :] + KINDS[: number % 3]:  # another one comes first each time
+        for kind in KINDS[number % 3 :] + KINDS[: number % 3]:  # each round starts with another loader
             of_kind = (kind, dataset, graph, items, device)
             draw = seconds_of(lambda batches: [batch.blocks for batch in batches], batches_of(*of_kind))
             found[kind]["batches alone"].append(draw)

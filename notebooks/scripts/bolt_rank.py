@@ -1,4 +1,4 @@
-"""What a rank does: find its device, join the others, open the data set, make its model, train for an epoch."""
+"""Select the device of a rank, join the process group, open the data set, create the model and train an epoch."""
 
 import os
 from contextlib import redirect_stdout
@@ -15,7 +15,7 @@ from sage import GraphSAGE
 
 
 def start(rank, world_size, init_method):
-    """A GPU and NCCL if there is a GPU for each rank and GraphBolt was built for it; else the CPU and gloo."""
+    """Join with NCCL if GraphBolt supports CUDA and each rank has a GPU, else with gloo. Return the GPU or the CPU."""
     cuda = hasattr(torch.ops.graphbolt, "set_max_uva_threads") and torch.cuda.device_count() >= world_size
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
     if cuda:
@@ -26,8 +26,8 @@ def start(rank, world_size, init_method):
 
 
 def open_dataset(folder, device):
-    """The data set that was written before. For a GPU, graph and features are pinned in main memory."""
-    with redirect_stdout(None):  # each rank would say "The dataset is already preprocessed."
+    """Open the preprocessed data set. For a GPU, pin the graph and the features in main memory."""
+    with redirect_stdout(None):  # otherwise each rank prints "The dataset is already preprocessed."
         dataset = gb.OnDiskDataset(folder, force_preprocess=False).load()
     if device.type == "cuda":
         dataset.graph.pin_memory_()
@@ -36,25 +36,25 @@ def open_dataset(folder, device):
 
 
 def make_model(rank, dataset, args, device):
-    """The same weights on every rank; other dropout and other neighbors on each."""
+    """Return a model with the same weights on every rank. Dropout and sampled neighbors differ between the ranks."""
     torch.manual_seed(0)
     in_size = dataset.feature.size("node", None, "feat")[0]
     num_classes = dataset.tasks[0].metadata["num_classes"]
     model = GraphSAGE(in_size, args.hidden, num_classes, len(args.fanouts), args.dropout).to(device)
     torch.manual_seed(rank)
-    gb.seed(rank)  # GraphBolt has a generator of its own
+    gb.seed(rank)  # GraphBolt has a separate random generator
     return DistributedDataParallel(model)
 
 
 def one_epoch(rank, model, optimizer, batches, steps, device):
-    """Train on this rank's batches; the sum of their losses, and their seed nodes.
+    """Train on this rank's batches and return the sum of their losses and their seed nodes.
 
-    steps: how many items all ranks together have in each step.
+    steps: number of items of all ranks together in each step.
     """
     total_loss, seeds = torch.zeros((), device=device), []
     bar = tqdm(batches, total=len(steps), ncols=60, mininterval=1) if rank == 0 else batches
     model.train()
-    with Join([model]):  # a rank that has no batch left answers for the others
+    with Join([model]):  # a rank without batches takes part in the collectives of the others
         for batch, of_all in zip(bar, steps):
             y_hat = model(batch.blocks, batch.node_features["feat"])
             loss = F.cross_entropy(y_hat, batch.labels, reduction="sum")
@@ -64,6 +64,6 @@ def one_epoch(rank, model, optimizer, batches, steps, device):
             total_loss += loss.detach()
             seeds += batch.seed_nodes.tolist()
     state = [optimizer.state_dict()]
-    dist.broadcast_object_list(state)  # rank 0 has made every step. Join makes weights equal, not what Adam remembers
+    dist.broadcast_object_list(state)  # Join equalizes the weights, but not the Adam state. Rank 0 has made every step
     optimizer.load_state_dict(state[0])
     return total_loss, seeds

@@ -1,4 +1,4 @@
-"""Which items each rank gets from a DistributedItemSampler; rank 0 writes it down.
+"""Collect the items that each rank gets from a DistributedItemSampler. Rank 0 writes them to a file.
 
 torchrun --nproc_per_node 4 scripts/bolt_shares.py LABELS.npy OUT.json
 """
@@ -22,13 +22,13 @@ SETTINGS = {
 
 
 def my_batches(items, batch_size, **options):
-    """The numbers of this rank, batch by batch."""
+    """Return the items of this rank as one list per batch."""
     sampler = gb.DistributedItemSampler(gb.ItemSet(items, names="seed_nodes"), batch_size, **options)
     return [batch.seed_nodes.tolist() for batch in sampler]
 
 
 def my_items(items, epochs, before):
-    """The items of this rank in each epoch: shuffled by the sampler, or by us before the sampler cuts them."""
+    """Return this rank's items in each epoch, shuffled before the sampler divides them or by the sampler itself."""
     found = []
     for epoch in range(epochs):
         order = torch.randperm(len(items), generator=torch.Generator().manual_seed(epoch))

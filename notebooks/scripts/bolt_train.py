@@ -1,4 +1,4 @@
-"""Node classification with GraphBolt on several ranks.
+"""Train node classification with GraphBolt on several ranks.
 
 torchrun --nproc_per_node 2 scripts/bolt_train.py FOLDER    or    python scripts/bolt_train.py FOLDER --ranks 2
 """
@@ -38,7 +38,7 @@ def run(rank, world_size, args, init_method="env://"):
         batches = create_dataloader(dataset, items, args, device)
         total_loss, seeds = one_epoch(rank, model, optimizer, batches, steps, device)
         if device.type == "cuda":
-            torch.cuda.synchronize()  # the GPU may still be at work
+            torch.cuda.synchronize()  # the GPU works asynchronously
         seconds = time.perf_counter() - begin
         loss, accuracy = weighted_reduce(total_loss, len(seeds)), accuracy_of(task.validation_set)
         for name, value in zip(report, (loss, accuracy, seconds, seeds)):

@@ -1,4 +1,4 @@
-"""What gb.DataLoader does in a process group. torchrun --nproc_per_node 2 scripts/bolt_traps.py alone|both"""
+"""Test gb.DataLoader in a process group. Usage: torchrun --nproc_per_node 2 scripts/bolt_traps.py alone|both"""
 
 import faulthandler
 import os
@@ -14,12 +14,12 @@ ITEMS = gb.ItemSet(torch.arange(8), names="seed_nodes")
 
 
 def pipeline():
-    """Every rank is meant to see all eight items, two at a time."""
+    """Return a pipeline that should give all eight items to every rank, two at a time."""
     return gb.ItemSampler(ITEMS, batch_size=2)
 
 
 def say(*words):
-    """Rank 0 speaks first."""
+    """Print the words of each rank, in the order of the ranks."""
     for rank in range(dist.get_world_size()):
         if rank == dist.get_rank():
             print(f"rank {rank}:", *words, flush=True)
@@ -31,7 +31,7 @@ def open_files():
 
 
 def files_per_pass(wrap, passes):
-    """How many more files are open after each pass over the batches."""
+    """Return the number of additional open files after each pass over the batches."""
     counts = [open_files()]
     for _ in range(passes):
         list(wrap(pipeline()))
@@ -41,7 +41,7 @@ def files_per_pass(wrap, passes):
 
 dist.init_process_group("gloo")
 if sys.argv[1] == "alone":
-    faulthandler.dump_traceback_later(5, exit=True)  # after 5 s: say where each thread is, and end
+    faulthandler.dump_traceback_later(5, exit=True)  # after 5 s, print the stack of each thread and exit
     if dist.get_rank() == 0:
         list(gb.DataLoader(pipeline()))
     dist.barrier()
@@ -51,6 +51,6 @@ else:
     say("new files per pass, the pipeline itself", files_per_pass(iter, 4))
     say("new files per pass, gb.DataLoader      ", files_per_pass(gb.DataLoader, 4))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 60, hard))  # room for 60 more
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 60, hard))  # allow 60 more files
     print(f"passes without the loader: {len(files_per_pass(iter, 60))}\n", end="", flush=True)
     print("passes with the loader:", len(files_per_pass(gb.DataLoader, 60)))  # not reached

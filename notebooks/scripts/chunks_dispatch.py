@@ -1,6 +1,6 @@
-"""From chunks to parts that DGL's servers load: chunks_dispatch.py CHUNKS ASSIGNMENT OUT (lesson 15).
+"""Convert chunks to parts for DGL's servers. Usage: chunks_dispatch.py CHUNKS ASSIGNMENT OUT (lesson 15).
 
-One chunk, then one part is in memory at a time; of the whole graph only two numbers for each node: part and new id.
+The memory holds one chunk or one part at a time, plus two numbers per node of the whole graph, the part and new ID.
 """
 
 import json
@@ -16,7 +16,7 @@ from part_files import node_rows, part_graph, read
 
 
 def number_nodes(part_of, parts):
-    """New ids on one line, part by part and in a part type by type; and for each type the range of each part."""
+    """Return the new IDs, ordered by part and then by type, and the range of each type in each part."""
     new, ranges, end = {name: np.empty(len(of), np.int64) for name, of in part_of.items()}, {}, 0
     for part in range(parts):
         for name, of in part_of.items():
@@ -28,7 +28,7 @@ def number_nodes(part_of, parts):
 
 
 def dispatch_edges(chunks, about, part_of, new, places):
-    """Chunk by chunk: append each edge, in new ids, to a file of the part that owns its destination."""
+    """Append each edge with new IDs to a file of the part that owns the destination, one chunk at a time."""
     for key, files in about["edges"].items():
         start, _, end = key.split(":")
         for src, dst in (read(chunks / file).T for file in files["data"]):
@@ -39,7 +39,7 @@ def dispatch_edges(chunks, about, part_of, new, places):
 
 
 def main(chunks, assignment, out):
-    """Number the nodes, dispatch the edges, write part after part, and describe them as DGL does."""
+    """Number the nodes, dispatch the edges, write one part after the other, and write the description as DGL does."""
     about = json.loads((chunks / "metadata.json").read_text())
     part_of = {name: np.loadtxt(assignment / f"{name}.txt", np.uint8, ndmin=1) for name in about["node_type"]}
     places = [out / f"part{part}" for part in range(1 + max(int(of.max()) for of in part_of.values()))]
@@ -65,7 +65,7 @@ def main(chunks, assignment, out):
         save_tensors(str(place / "node_feat.dgl"), node_rows(chunks, about, part_of, part))
         save_tensors(str(place / "edge_feat.dgl"), {})
         mine = {name: torch.from_numpy(np.flatnonzero(of == part)) for name, of in part_of.items()}
-        save_tensors(str(place / "orig_nids.dgl"), mine)  # the way back to the ids of the chunks
+        save_tensors(str(place / "orig_nids.dgl"), mine)  # maps new IDs to the IDs of the chunks
         keys = {"part_graph": "graph", "node_feats": "node_feat", "edge_feats": "edge_feat"}
         config[f"part-{part}"] = {key: f"part{part}/{name}.dgl" for key, name in keys.items()}
     (out / f"{about['graph_name']}.json").write_text(json.dumps(config, indent=1))

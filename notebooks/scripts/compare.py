@@ -1,4 +1,4 @@
-"""Several trainings in one job. Usage: compare.py OPTIONS --out FILE -- "--lr 0.01" "--lr 0.02" ..."""
+"""Train several models in one job. Usage: compare.py OPTIONS --out FILE -- "--lr 0.01" "--lr 0.02" ..."""
 
 import json
 import sys

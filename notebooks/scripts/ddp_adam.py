@@ -1,4 +1,4 @@
-"""Adam under Join, three batches on rank 0 and five on rank 1; then a step with the same gradient on both."""
+"""Train with Adam and Join on three batches (rank 0) and five (rank 1), then make a step with equal gradients."""
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,7 @@ if __name__ == "__main__":
                 step(model, optimizer, target)
         if cure:
             state = [optimizer.state_dict()]
-            dist.broadcast_object_list(state, src=1)  # of a rank that has made every step
+            dist.broadcast_object_list(state, src=1)  # rank 1 has made every step
             optimizer.load_state_dict(state[0])
         show("cured, after the epoch" if cure else "after the epoch", model, optimizer)
         step(model, optimizer, -6.0)

@@ -1,4 +1,4 @@
-"""Data parallel by hand. With --alone, each rank keeps its own gradients."""
+"""Train data parallel without DDP. With --alone, the ranks do not average their gradients."""
 
 import sys
 
@@ -11,7 +11,7 @@ from leave import leave
 
 
 def average_gradients(model, examples):
-    """Every rank gets the mean of the gradients of all ranks."""
+    """Replace each gradient by its plain mean over all ranks."""
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
@@ -25,7 +25,7 @@ def train(name, average):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
     for batch in batches():
-        mine = batch[rank::world_size]  # this rank's share of the batch
+        mine = batch[rank::world_size]  # the share of this rank
         loss = F.cross_entropy(model(x[mine]), y[mine])
         optimizer.zero_grad()
         loss.backward()

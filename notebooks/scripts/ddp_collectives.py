@@ -1,4 +1,4 @@
-"""Four collectives, each on a copy of the same tiny tensor; every rank writes what it holds after each."""
+"""Call four collectives on copies of a small tensor, and write the results of each rank to a file."""
 
 import json
 from pathlib import Path

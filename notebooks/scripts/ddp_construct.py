@@ -1,4 +1,4 @@
-"""In what do two ranks differ, before DDP takes over a model, after it, and after a forward pass?"""
+"""Print how two ranks differ before DDP wraps a model, after its constructor, and after a forward pass."""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ from leave import leave
 
 
 def different(model):
-    """Names of the parameters and buffers in which the ranks differ from rank 0."""
+    """Return the names of the parameters and buffers that differ from rank 0 on any rank."""
     names = []
     for name, tensor in model.state_dict().items():
         of_rank_0 = tensor.clone()
@@ -22,9 +22,9 @@ def different(model):
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-torch.manual_seed(rank)  # other first weights on each rank
+torch.manual_seed(rank)  # each rank gets different initial weights
 model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-model[1].running_mean += rank  # a buffer: it belongs to the model, and is not trained
+model[1].running_mean += rank  # a buffer, which belongs to the model but is not trained
 moments = {"before DDP": different(model)}
 ddp = DistributedDataParallel(model)
 moments["after DDP(model)"] = different(model)

@@ -1,4 +1,4 @@
-"""Which calls of the parent forbid a forked child the GPU? Each call is tried in a fresh copy of this process."""
+"""Test which calls prevent a forked child from using the GPU. Each call runs in a new fork of this process."""
 
 import contextlib
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Rank 1 is killed, as the kernel kills when memory runs out. Rank 0 waits for it in a sum."""
+"""Kill rank 1 while rank 0 waits in an all-reduce. The kernel sends the same signal if memory runs out."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""DDP's all-reduce replaced by our own, which does the same and takes notes. Four equal layers of 4 MiB."""
+"""Replace DDP's all-reduce by a hook that does the same and records times. The model has four layers of 4 MiB."""
 
 import json
 import time
@@ -26,7 +26,7 @@ def main():
         notes.append((time.perf_counter(), what, of))
 
     def average(_state, bucket):
-        """What DDP does by itself: divide, and start a sum that goes on while backward() computes."""
+        """Divide a bucket and start its sum, as DDP does. The sum continues while backward() computes."""
         inside = " ".join(names[id(parameter)] for parameter in bucket.parameters())
         note("starts", inside)
         work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)

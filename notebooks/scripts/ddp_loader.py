@@ -1,4 +1,4 @@
-"""The tutorial's data, sampler and loader, in the form that DGL 2.1.0 takes."""
+"""Data, sampler and loader of DGL's multi-GPU tutorial, adapted to DGL 2.1.0."""
 
 import pickle
 import warnings
@@ -6,19 +6,19 @@ from pathlib import Path
 
 import dgl
 
-OUT = Path(__file__).with_name("out")  # holds data.pkl
+OUT = Path(__file__).with_name("out")  # contains data.pkl
 
-warnings.filterwarnings("ignore", message="Dataloader CPU affinity")  # advice from each loader
+warnings.filterwarnings("ignore", message="Dataloader CPU affinity")  # every loader prints this advice
 
 
 def load_data():
-    """Graph, features, labels, and the ids of the three splits. Features are scaled, which uses OpenMP."""
+    """Return graph, scaled features, labels and the IDs of the three splits. The scaling uses OpenMP."""
     graph, features, *others = pickle.loads((OUT / "data.pkl").read_bytes())
     return graph, (features - features.mean(0)) / features.std(0), *others
 
 
 class FrontierSampler(dgl.dataloading.BlockSampler):
-    """For each layer, sample_frontier says which edges take part."""
+    """Sampler that calls sample_frontier to choose the edges of each layer."""
 
     def __init__(self, fanouts):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The parent adds two million ones on two threads, then forks. The child does the same, and hangs."""
+"""Sum two million ones on two threads, then fork. The same sum hangs in the forked child."""
 
 import faulthandler
 import multiprocessing
@@ -11,7 +11,7 @@ def parallel_sum():
 
 
 def child():
-    faulthandler.dump_traceback_later(3)  # if it still runs after three seconds: write where it is
+    faulthandler.dump_traceback_later(3)  # print the stack if the child still runs after three seconds
     print("child:", parallel_sum(), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Rank 0 sums a gradient. Rank 1 is through with its batches, and sums its right answers and its examples."""
+"""Rank 0 sums a gradient. Rank 1 has no batch left and sums its numbers of correct answers and examples."""
 
 import sys
 
@@ -11,6 +11,6 @@ if dist.get_rank() == 0:
 else:
     tensor = torch.tensor([180.0, 256.0])
 if "--same-length" not in sys.argv and dist.get_rank() == 0:
-    tensor = torch.cat([tensor, torch.zeros(1)])  # the gradient has a third number
+    tensor = torch.cat([tensor, torch.zeros(1)])  # this gradient has three elements
 dist.all_reduce(tensor)
 print(f"rank {dist.get_rank()} holds {tensor.tolist()}\n", end="", flush=True)

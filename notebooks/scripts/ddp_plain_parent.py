@@ -1,4 +1,4 @@
-"""The parent of the tutorial: start all, wait for all. One of its ranks fails at once, the other works for a second."""
+"""Start two processes and wait for both, as the tutorial does. One fails at once, the other works for a second."""
 
 import multiprocessing
 import sys

@@ -1,4 +1,4 @@
-"""python scripts/ddp_rates.py GRAPH RANKS...: ddp_train.py on each number of ranks, in two rounds."""
+"""Run ddp_train.py on each number of ranks, in two rounds. Start with python scripts/ddp_rates.py GRAPH RANKS..."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ def rank_main(rank, world_size, port, args):
 if __name__ == "__main__":
     args = SimpleNamespace(graph=sys.argv[1], epochs=5, batch_size=256, fanout=10, dropout=0.5)
     for turn, count in itertools.product((1, 2), map(int, sys.argv[2:])):
-        with socket.create_server(("127.0.0.1", 0)) as server:  # port 0: the kernel chooses
+        with socket.create_server(("127.0.0.1", 0)) as server:  # port 0 lets the kernel choose a free port
             port = server.getsockname()[1]
         args.out = Path(args.graph).with_name(f"ranks-{count}-{turn}.pt")
         mp.start_processes(rank_main, args=(count, port, args), nprocs=count, start_method="fork")

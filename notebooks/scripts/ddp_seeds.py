@@ -1,4 +1,4 @@
-"""What is equal on both ranks: the first weights, the weights after DDP(model), the values that a dropout keeps?"""
+"""Compare the ranks' initial weights, weights after DDP(model) and dropout masks for three choices of seeds."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""python scripts/ddp_stranger.py RANK PORT NUMBER: one of two ranks; sums the numbers of both."""
+"""Sum the numbers of two ranks. Usage for each rank: python scripts/ddp_stranger.py RANK PORT NUMBER"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the programs of lesson 05 train: a small network on 100 points in three classes, in batches of 24."""
+"""Task that the programs of lesson 05 share, a small network and 100 points in three classes, in batches of 24."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def points():
-    """x (100, 4) and the classes y (100,), the same in every process."""
+    """Return x of shape (100, 4) and the classes y of shape (100,), equal in every process."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(100, 4, generator=generator)
     return x, (x @ torch.randn(4, 3, generator=generator)).argmax(1)
@@ -20,19 +20,19 @@ def new_model(seed=0):
 
 
 def batches():
-    """The ids of each step, for all ranks together: four times 24, then 4."""
+    """Return the IDs of each step for all ranks together, four batches of 24 and one of 4."""
     return torch.arange(100).split(24)
 
 
 def mean_loss(loss, examples):
-    """Over the examples of all ranks: sums first, and one division at the end."""
+    """Return the mean loss over the examples of all ranks. The ranks add losses and counts before the division."""
     sums = torch.tensor([loss.item() * examples, examples], dtype=torch.float64)
     dist.all_reduce(sums)
     return (sums[0] / sums[1]).item()
 
 
 def keep(name, losses, model):
-    """Write the losses and the final weights of this rank into scripts/out/; rank 0 prints the losses."""
+    """Save the losses and the final weights of this rank in scripts/out/. Rank 0 also prints the losses."""
     out = Path(__file__).with_name("out")
     out.mkdir(exist_ok=True)
     weights = nn.utils.parameters_to_vector(model.parameters()).detach().cpu()

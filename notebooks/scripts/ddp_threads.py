@@ -1,4 +1,4 @@
-"""Training steps per second of all ranks together, with more and more OpenMP threads in each rank."""
+"""Measure the total training steps per second of all ranks for increasing numbers of OpenMP threads per rank."""
 
 import json
 import os

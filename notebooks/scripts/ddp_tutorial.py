@@ -1,4 +1,4 @@
-"""The tutorial's program for one machine: python scripts/ddp_tutorial.py RANKS PORT."""
+"""Train on one machine as in DGL's multi-GPU tutorial. Start with python scripts/ddp_tutorial.py RANKS PORT."""
 
 import sys
 
@@ -24,7 +24,7 @@ def init_model(rank, sizes, on_gpus):
 
 @fix_openmp
 def train(rank, world_size, port, data):
-    on_gpus = torch.cuda.device_count() >= world_size and "+cu" in dgl.__version__  # the DGL of PyPI is for CPUs
+    on_gpus = torch.cuda.device_count() >= world_size and "+cu" in dgl.__version__  # DGL from PyPI supports only CPUs
     backend, address = "nccl" if on_gpus else "gloo", f"tcp://127.0.0.1:{port}"
     dist.init_process_group(backend, init_method=address, world_size=world_size, rank=rank)
     device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")

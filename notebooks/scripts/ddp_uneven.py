@@ -1,4 +1,4 @@
-"""Two ranks fit y = w with one weight, an example in a batch. Rank 0 has three batches, rank 1 has five."""
+"""Fit y = w with one weight on two ranks, one example per batch. Rank 0 has three batches, and rank 1 has five."""
 
 import time
 from datetime import timedelta
@@ -13,7 +13,7 @@ TARGETS = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0, 8.0])
 def fit(model, targets):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     for step, target in enumerate(targets):
-        print(f"rank {dist.get_rank()} step {step}\n", end="", flush=True)  # in one piece: both print at once
+        print(f"rank {dist.get_rank()} step {step}\n", end="", flush=True)  # a single write, because both ranks print
         loss = (model(torch.ones(1, 1)) - target).square().mean()
         optimizer.zero_grad()
         loss.backward()

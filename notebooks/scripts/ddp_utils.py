@@ -1,16 +1,16 @@
-"""What the tutorial keeps in its module utils."""
+"""Functions that the tutorial imports from its module utils."""
 
 import functools
 import threading
 
 
 def prepare_mp(graph):
-    """Build all sparse formats of a graph now, so that ranks which start later share them."""
+    """Build all sparse formats of a graph now, so that ranks started later share them."""
     graph.create_formats_()
 
 
 def fix_openmp(function):
-    """Run a function in a thread of its own: a forked child's new thread makes new OpenMP workers."""
+    """Make a function run in a new thread. In a forked child, a new thread creates new OpenMP workers."""
 
     @functools.wraps(function)
     def in_a_thread(*args):

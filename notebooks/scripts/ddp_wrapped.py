@@ -1,4 +1,4 @@
-"""The same training; DistributedDataParallel averages the gradients, in backward()."""
+"""Train the same model with DistributedDataParallel, which averages the gradients in backward()."""
 
 import os
 
@@ -12,12 +12,12 @@ from leave import leave
 
 
 def weighted_loss(scores, labels, of_all):
-    """DDP will divide by the world size, but each example is to count 1 / of_all."""
+    """Return a loss in which each example has weight 1 / of_all after DDP has divided by the world size."""
     return F.cross_entropy(scores, labels) * len(labels) * dist.get_world_size() / of_all
 
 
 def wrap(model, rank):
-    """On GPU number rank where every rank has one; a model on the CPU takes no device ids."""
+    """Return the DDP model, on GPU number rank if each rank has a GPU, or on the CPU without device_ids."""
     if torch.cuda.device_count() < dist.get_world_size():
         return DistributedDataParallel(model)
     torch.cuda.set_device(rank)
@@ -39,7 +39,7 @@ def train(name, loss_of, hook=None):
         scores = model(x[mine])
         loss = loss_of(scores, y[mine], len(batch))
         optimizer.zero_grad()
-        loss.backward()  # the gradients are averaged in here
+        loss.backward()  # DDP averages the gradients here
         optimizer.step()
         losses.append(mean_loss(F.cross_entropy(scores, y[mine]), len(mine)))
     keep(name, losses, model)

@@ -1,6 +1,6 @@
-"""train.py with a fault. Usage: failing.py FAULT READ OPTIONS. Rank 1 commits it at its READ-th read of features.
+"""Run train.py with a fault. Usage: failing.py FAULT READ OPTIONS. Rank 1 triggers FAULT at its READ-th feature read.
 
-kill, raise, wait, extra: see below. fill: the server of machine-1 loads its part when /dev/shm is nearly full.
+The functions below define kill, raise, wait and extra. With fill, server 1 loads its part into a nearly full /dev/shm.
 """
 
 import os
@@ -15,18 +15,18 @@ from train import arguments, join_job, leave_job, run
 
 
 def kill():
-    """As the kernel does it when memory runs out: no last word."""
+    """Kill this process without a message, as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait():
-    """For a file that nobody writes."""
+    """Wait for a file that is never created."""
     while not os.path.exists("no-such-file"):
         time.sleep(0.1)
 
 
 def extra():
-    """A collective call that the other ranks do not make."""
+    """Call a collective operation that the other ranks do not call."""
     dist.all_reduce(torch.zeros(3))
 
 
@@ -35,7 +35,7 @@ def fail():
 
 
 class Faulty:
-    """Reads like the DistTensor, and commits the fault at one of the reads."""
+    """Read from a DistTensor, and trigger the fault on rank 1 at read number ``at``."""
 
     def __init__(self, tensor, fault, at):
         self.tensor, self.fault, self.at, self.reads, self.shape = tensor, fault, at, 0, tensor.shape
@@ -48,7 +48,7 @@ class Faulty:
 
 
 def fill():
-    """Take all of /dev/shm but half a megabyte, as a file of somebody else's. Not that of a whole computer."""
+    """Fill /dev/shm except for 0.5 MB, as a file of another user would. Exit if /dev/shm is larger than 100 MB."""
     free = os.statvfs("/dev/shm")
     if free.f_blocks * free.f_frsize > 100_000_000:
         sys.exit("fill is for emulated machines: machines start 2 --shm 60MB")

@@ -1,4 +1,4 @@
-"""How often is a remote row already here? ``measure`` asks two caches of the same size for the same batches."""
+"""Count cache hits of remote rows. ``measure`` requests the same batches from two caches of the same size."""
 
 import json
 import sys
@@ -13,9 +13,9 @@ from train import batches, join_job, leave_job, split
 
 
 def measure(args, make):
-    """Compare RowCache with ``make(tensor, book, capacity, degrees)``; each rank writes FILE-RANK.json for --out FILE.
+    """Compare RowCache with ``make(tensor, book, capacity, degrees)``. Each rank writes FILE-RANK.json for --out FILE.
 
-    capacity: rows, a quarter of those of the other machines. degrees: number of neighbors of each node.
+    capacity: number of rows, a quarter of all remote rows. degrees: number of neighbors of each node.
     """
     if not args.out:
         sys.exit("hits.py: --out FILE is missing")

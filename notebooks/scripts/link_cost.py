@@ -1,4 +1,4 @@
-"""What each way to draw negatives costs on the wire, and what it brings: train_link.py, once for each way and seed."""
+"""Measure the network traffic and the test MRR of each negative sampler, with train_link.py and several seeds."""
 
 import dgl
 import torch
@@ -10,7 +10,7 @@ from sampling_count import received
 
 
 def loader_of_dgl(g, edges):
-    """How many edges of a batch DGL's own loader leaves in the blocks of that batch."""
+    """Print how many edges of a batch remain in the blocks of DGL's loader."""
     sampler, negatives = dgl.dataloading.MultiLayerNeighborSampler([-1]), dgl.dataloading.negative_sampler.Uniform(1)
     options = {"batch_size": 64, "negative_sampler": negatives, "exclude": "self"}
     loader = dgl.dataloading.DistEdgeDataLoader(g, edges[:64], sampler, **options)
@@ -20,22 +20,22 @@ def loader_of_dgl(g, edges):
 
 
 def cost(links, ids, args):
-    """Of a mean batch of this rank: nodes to embed, input rows, remote rows, bytes that came; and a batch."""
+    """Return the mean seeds, input rows, remote rows and received bytes per batch of this rank, and the last batch."""
     g, book, counts = links.g, links.g.get_partition_book(), []
     torch.manual_seed(dist.get_rank())
     before = received()
     for blocks, places in batches(links, ids, args, epoch=0):
         inputs, seeds = blocks[0].srcdata[dgl.NID], blocks[-1].dstdata[dgl.NID]
-        g.ndata["feat"][inputs]  # pulled, as for a step
+        g.ndata["feat"][inputs]  # read the rows as a training step does
         batch = [seeds[nodes].tolist() for nodes in places]
         counts.append([len(seeds), len(inputs), int((book.nid2partid(inputs) != book.partid).sum())])
     came = (received() - before) / len(counts)
     means = dict(zip(("seeds", "rows", "remote"), torch.tensor(counts).double().mean(0).tolist(), strict=True))
-    return {**means, "came": came, "batch": batch}  # the last one, as it is
+    return {**means, "came": came, "batch": batch}  # node IDs of the last batch
 
 
 def compare(links, ids, args):
-    args.checkpoint = ""  # each training begins anew
+    args.checkpoint = ""  # every training starts from the beginning
     loader_of_dgl(links.g, ids["train"])
     found = {}
     for way in args.ways.split(","):

@@ -1,4 +1,4 @@
-"""Edges to predict: which are held out, who looks at which, and batches that do not give them away."""
+"""Hold out edges, divide the edges among the ranks, and create batches without leaks."""
 
 import dgl
 import numpy as np
@@ -8,21 +8,21 @@ from dgl.distributed import DistTensor, edge_split
 
 
 def scramble(x):
-    """64-bit numbers that look drawn by chance, the same for the same x (the last step of SplitMix64)."""
+    """Return 64-bit integers that look random and depend only on x (the last step of SplitMix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def side_of(u, v, share=0.05):
-    """0 for training edges, 1 for validation, 2 for test. u, v: the ends of each edge, in ids of the data set."""
+    """Return 0 for training, 1 for validation and 2 for test edges. u, v: original IDs of the nodes of each edge."""
     low, high = (ends.numpy().astype(np.uint64) for ends in (torch.minimum(u, v), torch.maximum(u, v)))
-    point = scramble(scramble(low + np.uint64(1)) ^ high) / 2.0**64  # between 0 and 1
+    point = scramble(scramble(low + np.uint64(1)) ^ high) / 2.0**64  # hash, scaled to the range 0 to 1
     return torch.from_numpy((point < 2 * share).astype(np.uint8) + (point < share))
 
 
 class Links:
-    """A graph, plain or distributed, whose held-out edges no batch follows. original: ids of the data set, by node."""
+    """Sample a DGLGraph or DistGraph without its held-out edges. ``original`` holds the original ID of each node."""
 
     def __init__(self, g, original, share=0.05, leak=False):
         self.g, self.original, self.share, self.leak = g, original, share, leak
@@ -31,11 +31,11 @@ class Links:
         return side_of(self.original[src], self.original[dst], self.share)
 
     def pair(self, src, dst):
-        """One number for each pair of nodes, the same in both directions."""
+        """Return one number for each pair of nodes, the same in both directions."""
         return torch.minimum(src, dst) * self.g.num_nodes() + torch.maximum(src, dst)
 
     def sample_blocks(self, seeds, fanouts, drop=None):
-        """Blocks of training edges, outermost hop first, without the pairs in ``drop``."""
+        """Return blocks of training edges, outermost hop first, without the pairs in ``drop``."""
         blocks = []
         for fanout in reversed(fanouts):
             frontier = self.g.sample_neighbors(seeds, fanout)
@@ -50,7 +50,7 @@ class Links:
         return blocks
 
     def batch(self, edges, fanouts, draw, k):
-        """Blocks, and where sources, destinations and negatives (B, k) of the edges are among their seeds."""
+        """Return blocks, and the positions of sources, destinations and negatives (B, k) among the seed nodes."""
         src, dst = self.g.find_edges(edges)
         others = draw(self.g, src, dst, k)
         seeds = torch.cat([src, dst, others.flatten()]).unique()
@@ -60,13 +60,13 @@ class Links:
 
 
 def split(links):
-    """This rank's edges by side. Each machine looks at the edges of its own part: no question leaves it."""
+    """Return this rank's edges by side. Each machine hashes the edges of its part without requests to others."""
     g, book, policy = links.g, links.g.get_partition_book(), links.g.get_edge_partition_policy("_E")
     own, shares = book.partid2eids(book.partid), {}
     side = links.side(*g.find_edges(own))
     for number, name in enumerate(("train", "val", "test")):
         mask = DistTensor((g.num_edges(),), torch.uint8, name=f"is-{name}", part_policy=policy)
         mask[own] = (side == number).to(torch.uint8)
-        dist.barrier()  # edge_split reads the rows of all machines
+        dist.barrier()  # edge_split reads the mask on all machines
         shares[name] = edge_split(mask, book, force_even=name == "train")
     return shares

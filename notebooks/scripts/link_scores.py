@@ -1,4 +1,4 @@
-"""How good vectors are at predicting edges, over all machines: exact vectors, ranks, and their mean."""
+"""Compute exact vectors of all nodes, ranks of edges, and the mean reciprocal rank over all machines."""
 
 import functools
 
@@ -11,14 +11,14 @@ from dgl.distributed import DistTensor, node_split
 
 @functools.cache
 def rows_of(g, layer, width):
-    """A row for each node, kept by its machine; made once."""
+    """Return a DistTensor with a row per node on the node's machine. Repeated calls return the same DistTensor."""
     policy = g.get_node_partition_policy("_N")
     return DistTensor((g.num_nodes(), width), torch.float32, name=f"layer-{layer}", part_policy=policy)
 
 
 @torch.no_grad()
 def embed(model, links):
-    """The vectors of all nodes over all training edges, layer by layer. A rank makes those of its machine's nodes."""
+    """Return the vectors of all nodes, layer by layer over all training edges. A rank computes nodes of its machine."""
     g, x = links.g, links.g.ndata["feat"]
     mine = node_split(torch.ones(g.num_nodes(), dtype=torch.bool), g.get_partition_book(), force_even=False)
     model.eval()
@@ -34,17 +34,17 @@ def embed(model, links):
 
 
 def ranks_among(h, src, dst, rivals):
-    """Rank of each edge (u, v) among the pairs (u, x) with the same nodes x for all; a tie counts as one half."""
+    """Return the rank of each edge (u, v) among the pairs (u, x). All edges share the nodes x. A tie counts as 1/2."""
     score, others = (h[src] * h[dst]).sum(1, keepdim=True), h[src] @ h[rivals].T
-    others[(rivals == src[:, None]) | (rivals == dst[:, None])] = -2  # the ends of an edge are no rivals of it
+    others[(rivals == src[:, None]) | (rivals == dst[:, None])] = -2  # less than any cosine, to exclude these nodes
     return 1 + (others > score).sum(1) + (others == score).sum(1) / 2
 
 
 def mean_reciprocal_rank(h, links, edges, count=100):
-    """Over the edges of all ranks; the rivals are the same nodes of the data set on any number of machines."""
+    """Return the mean over the edges of all ranks. The candidates are the same original nodes for any partition."""
     chosen = torch.randperm(len(links.original), generator=torch.Generator().manual_seed(0))[:count]
     rivals = links.original.argsort()[chosen]
     ranks = [ranks_among(h, *links.g.find_edges(ids), rivals) for ids in edges.split(4096)]
     sums = torch.tensor([sum((1 / found.double()).sum() for found in ranks), len(edges)], dtype=torch.float64)
-    dist.all_reduce(sums)  # sums and counts; a mean of means would be wrong
+    dist.all_reduce(sums)  # sums and counts, because a mean of means would be wrong
     return (sums[0] / sums[1]).item()

@@ -1,4 +1,4 @@
-"""A job on this machine: memory that it shares, memory of each process alone, and what it was told of the network."""
+"""Print the shared memory, the unshared memory of each process, and the network settings of a job on this machine."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import psutil
 
 found = {"shared": sum(file.stat().st_size for file in Path("/dev/shm").iterdir() if file.is_file())}
 for process in psutil.process_iter():
-    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+    with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended meanwhile
         environment = process.environ()
         if (role := environment.get("DGL_ROLE")) in ("server", "client"):
             found.setdefault(role, []).append(process.memory_full_info().uss)

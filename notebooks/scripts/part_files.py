@@ -1,4 +1,4 @@
-"""The files of one part, as DGL's servers load them. For chunks_dispatch.py (lesson 15)."""
+"""Create the files of one part for DGL's servers. Used by chunks_dispatch.py (lesson 15)."""
 
 import dgl
 import numpy as np
@@ -6,26 +6,26 @@ import torch
 
 
 def read(path):
-    """A chunk: an array, or text with a space between two numbers."""
+    """Return a chunk, read from an array file or from text with space-separated integers."""
     return np.load(path) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=2)
 
 
 def part_graph(files, ranges, part, first_edge):
-    """The structure of a part, and the range of edge ids of each relation.
+    """Return the structure of a part, and the range of edge IDs of each relation.
 
     Args:
-        files: of each relation, the edges of this part in new ids: pairs of int64.
-        ranges: by type, the first and the last + 1 new id in each part.
-        first_edge: id of the first edge of this part.
+        files: for each relation, a file with the edges of this part as int64 pairs of new IDs.
+        ranges: for each type, the first new ID and the last new ID + 1 in each part.
+        first_edge: ID of the first edge of this part.
     """
     edges = [np.fromfile(file, np.int64).reshape(-1, 2) for file in files]
     counts = torch.tensor([len(pairs) for pairs in edges])
     src, dst = torch.from_numpy(np.concatenate(edges).T.copy())
     first, end = min(own[part][0] for own in ranges.values()), max(own[part][1] for own in ranges.values())
     away = (src < first) | (src >= end)
-    halo, place = src[away].unique(return_inverse=True)  # nodes of other parts, where edges of this part begin
+    halo, place = src[away].unique(return_inverse=True)  # source nodes in other parts
     src -= first
-    src[away] = end - first + place  # in a part, own nodes come first, then halo nodes
+    src[away] = end - first + place  # a part stores inner nodes first and then halo nodes
     graph = dgl.graph((src, dst - first), num_nodes=end - first + len(halo))
     nodes = torch.cat([torch.arange(first, end), halo])
     ends = torch.tensor([own[k][1] for k in range(len(next(iter(ranges.values())))) for own in ranges.values()])
@@ -40,7 +40,7 @@ def part_graph(files, ranges, part, first_edge):
 
 
 def node_rows(chunks, about, part_of, part):
-    """Node data of a part, chunk by chunk: the rows of its nodes, which keep their order."""
+    """Return the node data of a part. The function reads chunk by chunk and keeps the order of the nodes."""
     rows = {}
     for name, fields in about["node_data"].items():
         for field, files in fields.items():

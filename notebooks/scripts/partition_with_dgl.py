@@ -1,4 +1,4 @@
-"""partition_with_dgl.py GRAPH OUT: partition a graph at random, in two parts, with DGL's own function."""
+"""Partition a graph randomly into two parts with DGL's function. Usage: partition_with_dgl.py GRAPH OUT."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One epoch of training on machines, and the bytes that reach each of them. Usage: parts_measure.py RESULT"""
+"""Train one epoch and count the bytes that each machine receives. Usage: parts_measure.py RESULT"""
 
 import json
 import sys
@@ -13,21 +13,21 @@ from torch.nn.parallel import DistributedDataParallel
 from sage import GraphSAGE
 
 FANOUTS = [5, 10]  # outermost hop first
-BATCH_SIZE = 100  # of each rank
+BATCH_SIZE = 100  # per rank
 
 
 class Meter:
-    """Bytes received by this machine in each phase. All ranks begin and end a phase together."""
+    """Count the bytes that this machine receives in each phase. All ranks begin and end a phase together."""
 
     def __init__(self):
         self.bytes = dict.fromkeys(("sample", "pull", "update"), 0)
         self.seen = self.received()
 
     def received(self):
-        dist.barrier()  # nobody sends any more
+        dist.barrier()  # all ranks have finished sending
         cards = [line.split() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
         total = sum(int(card[1]) for card in cards if card[0] != "lo:")
-        dist.barrier()  # nobody sends yet
+        dist.barrier()  # no rank sends before all ranks have read their counters
         return total
 
     def end_of(self, phase):

@@ -1,4 +1,4 @@
-"""Ranks that make as many steps as they have batches. Usage: torchrun ... parts_steps.py STEPS_0 STEPS_1 [agree]"""
+"""Run one step per batch on each rank. Usage: torchrun ... parts_steps.py STEPS_0 STEPS_1 [agree]"""
 
 import sys
 import time
@@ -23,6 +23,6 @@ try:
     said = f"{steps} steps, done"
 except RuntimeError as error:
     said = f"waits in step {made + 1}. {type(error).__name__}: {str(error).split('] ')[-1]}"
-print(f"rank {rank}: {said}\n", end="", flush=True)  # in one piece: two ranks print at once
+print(f"rank {rank}: {said}\n", end="", flush=True)  # a single write, because two ranks print at once
 if "agree" not in sys.argv:
-    time.sleep(6)  # the rank goes on with something else
+    time.sleep(6)  # the rank continues with other work

@@ -1,4 +1,4 @@
-"""peak.py COMMAND...: run a command, and say how much memory it had at most."""
+"""Run a command and print its peak memory. Usage: peak.py COMMAND..."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""One process trains GraphSAGE on a DistGraph in standalone mode. Lesson 01; later lessons make it parallel."""
+"""Train GraphSAGE on a DistGraph in standalone mode, in one process. Later lessons parallelize this program."""
 
 import argparse
 
@@ -18,7 +18,7 @@ parser.add_argument("--lr", type=float, default=0.01)
 
 
 def train_epoch(g, loader, model, optimizer):
-    """Mean loss of a seed node."""
+    """Train one epoch and return the mean loss per seed node."""
     total = count = 0
     for input_nodes, seeds, blocks in loader:
         scores = model(blocks, g.ndata["feat"][input_nodes])
@@ -31,14 +31,14 @@ def train_epoch(g, loader, model, optimizer):
 
 
 def accuracy(g, scores, mask):
-    """Share of the nodes of a mask that get their own label."""
+    """Return the accuracy of the scores on the nodes of a mask."""
     ids = dgl.distributed.node_split(g.ndata[mask])
     return (scores[ids].argmax(1) == g.ndata["label"][ids]).double().mean().item()
 
 
 def set_up(args):
-    """The graph, and what an epoch needs; the same numbers in every run."""
-    torch.set_num_threads(1)  # DGL has a random generator for each thread
+    """Return the graph, loader, model and optimizer. Every run uses the same random seeds."""
+    torch.set_num_threads(1)  # DGL has one random generator per thread
     dgl.distributed.initialize("ip_config.txt")
     g = dgl.distributed.DistGraph(args.graph_name, part_config=args.part_config)
     ids = dgl.distributed.node_split(g.ndata["train_mask"])

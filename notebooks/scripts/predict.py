@@ -1,4 +1,4 @@
-"""Exact scores of all nodes, on all machines: ``from predict import inference, accuracy``."""
+"""Compute exact scores of all nodes on all machines, with ``from predict import inference, accuracy``."""
 
 import dgl
 import torch
@@ -9,10 +9,10 @@ from dgl.distributed import DistTensor, node_split
 
 @torch.no_grad()
 def inference(model, g, name):
-    """Scores (N, classes), a DistTensor: layer after layer, each over all neighbors. ``name``: new in each call."""
+    """Return a DistTensor of scores (N, classes), layer by layer over all neighbors. Each call needs a new ``name``."""
     model.eval()
     everyone = torch.ones(g.num_nodes(), dtype=torch.bool)
-    nodes = node_split(everyone, g.get_partition_book(), force_even=False)  # the nodes of the own part
+    nodes = node_split(everyone, g.get_partition_book(), force_even=False)  # the nodes of this rank's part
     sampler, x = dgl.dataloading.MultiLayerNeighborSampler([-1]), g.ndata["feat"]
     for number, layer in enumerate(model.layers):
         y = DistTensor((g.num_nodes(), layer.fc_neigh.out_features), torch.float32, name=f"{name}-{number}")
@@ -25,9 +25,9 @@ def inference(model, g, name):
 
 
 def accuracy(scores, g, ids):
-    """Right ones among the nodes of all ranks; and this rank's own share, which is not the answer."""
+    """Return the accuracy over the nodes of all ranks, and this rank's accuracy, which is not the model's accuracy."""
     right = (scores[ids].argmax(1) == g.ndata["label"][ids]).sum()
     counts = torch.stack([right, torch.tensor(len(ids))])
     own = (counts[0] / counts[1]).item()
-    dist.all_reduce(counts)  # counts are summed, then divided
+    dist.all_reduce(counts)  # sum the counts before the division
     return (counts[0] / counts[1]).item(), own

@@ -1,4 +1,4 @@
-"""A learned row for each node, on the machine of its node: ``from rows import Rows, SparseSteps``."""
+"""Learnable embeddings, stored on the machine of each node. Use ``from rows import Rows, SparseSteps``."""
 
 from pathlib import Path
 
@@ -10,31 +10,31 @@ from torch.distributed.algorithms.join import Joinable, JoinHook
 
 
 class Rows:
-    """A DistEmbedding and its optimizer. Every rank must make it, and call save and load, at the same time."""
+    """A DistEmbedding and its optimizer. All ranks must call the constructor, ``save`` and ``load`` together."""
 
     def __init__(self, g, args):
         policy, name = g.get_node_partition_policy("_N"), f"learned-{args.seed}"
         self.table = DistEmbedding(g.num_nodes(), args.width, name=name, part_policy=policy)
         self.optimizer = optim.SparseAdam([self.table], lr=args.rows_lr)
         everyone = torch.ones(g.num_nodes(), dtype=torch.bool)
-        self.mine = node_split(everyone, g.get_partition_book(), force_even=False)  # on this machine, a share of them
+        self.mine = node_split(everyone, g.get_partition_book(), force_even=False)  # a share of the machine's nodes
         self.table.weight[self.mine] = self.first_values(args)[self.mine]
-        dist.barrier()  # nobody reads a row before it has its first value
+        dist.barrier()  # all rows must be initialized before a rank reads them
 
     def first_values(self, args):
-        """Of all nodes, in the order of this partition. A node's row does not depend on how the graph was cut."""
+        """Return initial rows of all nodes in partition order. The row of a node is the same for every partition."""
         node_map = np.load(Path(args.part_config).with_name("node_map.npy"))
         generator = torch.Generator().manual_seed(args.seed)
         return 0.1 * torch.randn(len(node_map), args.width, generator=generator)[node_map]
 
     def save(self, args, epochs):
-        """Each rank writes its rows; DGL's optimizer writes their state. Both names end with the rank's number."""
+        """Write the rows of this rank. DGL's optimizer writes their state. Both file names end with the rank."""
         if args.checkpoint:
             torch.save(self.table.weight[self.mine], f"{args.checkpoint}-{epochs}-rows_{dist.get_rank()}")
-            self.optimizer.save(f"{args.checkpoint}-{epochs}-state")  # waits for all ranks at its end
+            self.optimizer.save(f"{args.checkpoint}-{epochs}-state")  # waits for all ranks at the end
 
     def forget(self, args, epochs):
-        """Each rank deletes its files of fewer epochs, when all ranks have come here."""
+        """Delete the files of this rank with fewer epochs, after all ranks have called this function."""
         dist.barrier()
         for old in range(1, epochs if args.checkpoint else 0):
             for kind in ("rows", "state"):
@@ -47,7 +47,7 @@ class Rows:
 
 
 class SparseSteps(Joinable, JoinHook):
-    """Tells Join that the step of a sparse optimizer is a collective, too."""
+    """Add the step of a sparse optimizer to Join, because the step is a collective operation."""
 
     def __init__(self, model, optimizer):
         super().__init__()
@@ -57,9 +57,9 @@ class SparseSteps(Joinable, JoinHook):
         return self
 
     def main_hook(self):
-        """What a rank without batches does in each step of the others."""
-        self.optimizer.zero_grad()  # forget the last batch of this rank
-        self.optimizer.step()  # and take part: others may send gradients of rows that lie here
+        """Take part in a step of the other ranks after this rank has processed all of its batches."""
+        self.optimizer.zero_grad()  # discard the last batch of this rank
+        self.optimizer.step()  # other ranks can send gradients for rows on this machine
 
     @property
     def join_device(self):
@@ -71,7 +71,7 @@ class SparseSteps(Joinable, JoinHook):
 
 
 def share_state(optimizer, rank):
-    """Give all ranks what the dense optimizer of one of them remembers."""
+    """Copy the state of the dense optimizer from one rank to all ranks."""
     state = [optimizer.state_dict()]
     dist.broadcast_object_list(state, src=rank)
     optimizer.load_state_dict(state[0])

@@ -1,4 +1,4 @@
-"""Two ranks and the same row of a DistEmbedding. Node 0 lies on machine 0; its row begins with zeros."""
+"""Update the same row of a DistEmbedding on two ranks. Machine 0 owns node 0, and the row starts with zeros."""
 
 import dgl
 import torch
@@ -27,14 +27,14 @@ def new_rows(name):
 
 
 def step_together(kind, gradients, steps=1):
-    """The same step of all ranks, some times; gradients: of each rank for each number of the row, None: no batch."""
+    """Make the same steps on all ranks. A rank has one gradient for all numbers of the row, or None without a batch."""
     rows = new_rows(f"{kind.__name__}-{gradients}")
     optimizer, gradient = kind([rows], lr=1.0), gradients[dist.get_rank()]
     for _ in range(steps):
         optimizer.zero_grad()
         if gradient is not None:
             (gradient * rows(NODE)).sum().backward()
-        optimizer.step()  # every rank: it is a collective
+        optimizer.step()  # a collective operation, so every rank must call step
     state = optimizer._state[rows.name]
     state = {t.name.split("_")[-1]: t for t in (state if isinstance(state, tuple) else [state])}
     found = {"row": rows.weight, **state}
@@ -43,17 +43,17 @@ def step_together(kind, gradients, steps=1):
 
 
 def write_by_hand(changes):
-    """A DistTensor that every rank reads, changes and writes back."""
+    """Read, change and write back a row of a DistTensor on every rank."""
     table = DistTensor((g.num_nodes(), 1), torch.float32, "by-hand", part_policy=g.get_node_partition_policy("_N"))
     dist.barrier()
     row = table[NODE]
-    dist.barrier()  # all have read before anyone writes
+    dist.barrier()  # all ranks must read before any rank writes
     table[NODE] = row + changes[dist.get_rank()]
     say(f"by hand, changes {changes}: {table[NODE].item():g}")
 
 
 def uneven(batches):
-    """Rank 0 has more batches than rank 1. Every batch needs node 0; node 1 is needed by rank 0 alone."""
+    """Train with more batches on rank 0 than on rank 1. Every batch reads node 0, and only rank 0 reads node 1."""
     rows = new_rows("uneven")
     optimizer, model = optim.SparseAdam([rows], lr=0.1), DistributedDataParallel(torch.nn.Linear(4, 1))
     with Join([model, SparseSteps(model, optimizer)]):

@@ -1,4 +1,4 @@
-"""GraphSAGE, as lesson 01 writes it. Later lessons import it: ``from scripts.sage import GraphSAGE``."""
+"""Define the GraphSAGE model of lesson 01. Later lessons use ``from scripts.sage import GraphSAGE``."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class GraphSAGE(nn.Module):
-    """One SAGEConv per hop; between two of them a ReLU and dropout."""
+    """GraphSAGE with one SAGEConv per hop, and with ReLU and dropout between two layers."""
 
     def __init__(self, in_size, hidden_size, out_size, num_layers=2, dropout=0.5):
         super().__init__()
@@ -19,21 +19,21 @@ class GraphSAGE(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, blocks, x):
-        """Scores of the seed nodes (B, out_size) from the features of the input nodes: one block for each layer."""
+        """Return scores (B, out_size) of the seed nodes from features of the input nodes, with one block per layer."""
         for layer, block in zip(self.layers, blocks):
             x = layer(block, x)
-            if layer is not self.layers[-1]:  # what the last layer gives are the scores, as they are
+            if layer is not self.layers[-1]:  # the last layer returns the scores without an activation
                 x = self.dropout(F.relu(x))
         return x
 
     @torch.no_grad()
     def inference(self, graph, x, batch_size=2048):
-        """Exact scores of all nodes (N, out_size): layer after layer, each over all neighbors.
+        """Return exact scores (N, out_size) of all nodes. Each layer is computed for all nodes and all neighbors.
 
-        graph: a DGLGraph, or a DistGraph in one process. x: features (N, in_size), a tensor or a DistTensor.
+        ``graph`` is a DGLGraph, or a DistGraph in one process. ``x`` is a tensor or DistTensor of shape (N, in_size).
         """
         was_training = self.training
-        self.eval()  # no dropout
+        self.eval()  # disables dropout
         sampler = dgl.dataloading.MultiLayerFullNeighborSampler(1)
         for layer in self.layers:
             rows = []

@@ -1,6 +1,6 @@
-"""One batch of each rank: how many of its input rows lie on the other machine, and how many bytes is that?
+"""Count the remote input rows of one batch per rank, and compare their size with the received bytes.
 
-Usage: sampling_count.py FOLDER FANOUTS..., for example: sampling_count.py counts -1 5,10
+Usage: sampling_count.py FOLDER FANOUTS..., for example sampling_count.py counts -1 5,10
 """
 
 import json
@@ -21,11 +21,11 @@ def sample_blocks(g, seeds, fanouts):
 
 
 def received():
-    """Bytes that have come over this machine's network cards so far, as Linux counts them."""
-    dist.barrier()  # nobody sends any more
+    """Return the number of bytes that the network cards of this machine have received, as counted by Linux."""
+    dist.barrier()  # all ranks have finished sending
     cards = [line.split() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
     total = sum(int(card[1]) for card in cards if card[0] != "lo:")
-    dist.barrier()  # nobody sends yet
+    dist.barrier()  # no rank sends before all ranks have read their counters
     return total
 
 
@@ -33,9 +33,9 @@ def count(g, seeds, fanouts):
     book, feat = g.get_partition_book(), g.ndata["feat"]
     inputs = sample_blocks(g, seeds, fanouts)[0].srcdata[dgl.NID]
     remote = int((book.nid2partid(inputs) != book.partid).sum())
-    remote_bytes = remote * feat.shape[1] * 4  # float32
+    remote_bytes = remote * feat.shape[1] * 4  # 4 bytes per float32
     before = received()
-    feat[inputs]  # the rows are pulled here
+    feat[inputs]  # fetches the rows
     came = received() - before
     counted = f"{len(inputs)} input rows, {remote} remote: {remote_bytes} bytes"
     print(f"fan-outs {fanouts}: {counted}; {came} bytes came", flush=True)
@@ -48,7 +48,7 @@ if __name__ == "__main__":
     dgl.distributed.initialize("ip_config.txt")
     dist.init_process_group("gloo")
     g = dgl.distributed.DistGraph("synthetic-products")
-    seeds = dgl.distributed.node_split(g.ndata["train_mask"])[-64:]  # of the rank's own part; see lesson 04
+    seeds = dgl.distributed.node_split(g.ndata["train_mask"])[-64:]  # nodes of the rank's part (see lesson 04)
     counts = [count(g, seeds, [int(fanout) for fanout in fanouts.split(",")]) for fanouts in wanted]
     Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(counts))

@@ -1,4 +1,4 @@
-"""The guide's page, repaired: GraphSAGE on machines, with a sampler of our own. Usage: sampling_train.py FOLDER"""
+"""Train GraphSAGE on machines with the guide's custom sampler, corrected. Usage: sampling_train.py FOLDER"""
 
 import os
 import sys
@@ -16,13 +16,13 @@ from sage import GraphSAGE
 
 
 class NeighborSampler:
-    """What the page asks for: a graph, fan-outs and a function that draws."""
+    """Sampler of the guide, which uses a graph, fan-outs and a sampling function."""
 
     def __init__(self, g, fanouts, sample_neighbors):
         self.g, self.fanouts, self.sample_neighbors = g, fanouts, sample_neighbors
 
     def sample_blocks(self, ids):
-        """Blocks, outermost hop first; and which process drew them, and its parent."""
+        """Return the blocks, outermost hop first, and the IDs of the sampling process and of its parent."""
         seeds, blocks = torch.as_tensor(ids), []
         for fanout in reversed(self.fanouts):
             frontier = self.sample_neighbors(self.g, seeds, fanout)
@@ -41,14 +41,14 @@ def loss_of(model, g, blocks):
 
 
 def main(folder):
-    dgl.distributed.initialize("ip_config.txt")  # starts the sampler processes, too
+    dgl.distributed.initialize("ip_config.txt")  # also starts the sampler processes
     dist.init_process_group("gloo")
-    g = DistGraph("synthetic-products", "part_config.json")  # the page's line: there is no such file
+    g = DistGraph("synthetic-products", "part_config.json")  # copied from the guide, although this file does not exist
     train_nid = node_split(g.ndata["train_mask"], g.get_partition_book(), force_even=True)
-    torch.manual_seed(0)  # every rank begins with the same weights
+    torch.manual_seed(0)  # every rank starts with the same weights
     model = DistributedDataParallel(GraphSAGE(g.ndata["feat"].shape[1], 64, 47, dropout=0))
 
-    # One step with all neighbors. There is no chance in it, so the notebook can compare it with one process.
+    # This step uses all neighbors and is not random, so the notebook can compare it with a step of one process.
     blocks, _ = NeighborSampler(g, [-1, -1], dgl.distributed.sample_neighbors).sample_blocks(train_nid[:8])
     loss = loss_of(model, g, blocks)
     loss.backward()

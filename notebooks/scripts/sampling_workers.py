@@ -1,4 +1,4 @@
-"""PyTorch's loader with two workers, on a DistGraph. Usage: sampling_workers.py PART_CONFIG NODES..."""
+"""Sample a DistGraph with two workers of PyTorch's DataLoader. Usage: sampling_workers.py PART_CONFIG NODES..."""
 
 import sys
 

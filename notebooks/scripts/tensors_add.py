@@ -1,4 +1,4 @@
-"""Two trainers add to one row: by themselves, and through a function that runs in the server."""
+"""Let two trainers add to the same rows, by themselves and through a function that runs in the server."""
 
 import json
 
@@ -19,29 +19,29 @@ class Done(rpc.Response):
 
 
 class AddRows(rpc.Request):
-    """Add rows to those that the server holds."""
+    """Request that adds rows to the rows of a server."""
 
     def __init__(self, name, ids, rows):
         self.name, self.ids, self.rows = name, ids, rows
 
-    def __getstate__(self):  # what travels to the server
+    def __getstate__(self):  # the values that are sent to the server
         return self.name, self.ids, self.rows
 
     def __setstate__(self, state):
         self.name, self.ids, self.rows = state
 
-    def process_request(self, server_state):  # runs in the server, one request after the other
+    def process_request(self, server_state):  # runs in the server, one request at a time
         store = server_state.kv_store
         ids = store.part_policy[self.name].to_local(self.ids)
         store.data_store[self.name].index_add_(0, ids, self.rows)
         return Done()
 
 
-rpc.register_service(910_001, AddRows, Done)  # any number that DGL does not use
+rpc.register_service(910_001, AddRows, Done)  # any ID that DGL does not use
 
 
 def at_first_server(kind, tensor, ids, rows):
-    """Send each machine's rows to its first server and wait until they are worked in."""
+    """Send the rows of each machine to its first server and wait until the server has added them."""
     machines = tensor.part_policy.to_partid(ids)
     for machine in machines.unique().tolist():
         here = machines == machine
@@ -58,7 +58,7 @@ def main():
     one = torch.ones(1, 1)
     for _ in range(TIMES):
         total[[0]] += one
-    for _ in range(TIMES):  # a server of the machine, drawn at random
+    for _ in range(TIMES):  # sends to a random server of the machine
         rpc.remote_call_to_machine([(0, AddRows(total.kvstore_key, torch.tensor([1]), one))])
     for _ in range(TIMES):
         at_first_server(AddRows, total, torch.tensor([2]), one)

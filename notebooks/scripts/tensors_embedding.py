@@ -1,4 +1,4 @@
-"""Two trainers learn one DistEmbedding with SparseAdam; the rows go to scripts/out/tensors/embedding.pt."""
+"""Train one DistEmbedding on two trainers with SparseAdam and save its rows in scripts/out/tensors/embedding.pt."""
 
 import os
 
@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from dgl.distributed import DistEmbedding
 
-BATCHES = [([0, 1], [2, 3]), ([0, 5], [2, 6]), ([0, 1], [2, 7]), ([0, 9], [2, 9])]  # of rank 0, of rank 1
+BATCHES = [([0, 1], [2, 3]), ([0, 5], [2, 6]), ([0, 1], [2, 7]), ([0, 9], [2, 9])]  # row IDs for ranks 0 and 1
 
 
 def uniform(shape, dtype):

@@ -1,4 +1,4 @@
-"""Two trainers and one DistTensor: what each trainer sees goes to scripts/out/tensors/job.json."""
+"""Share a DistTensor between two trainers and write their observations to scripts/out/tensors/job.json."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def attempt(what, action):
 
 
 attempt("embedding before initialize", lambda: DistEmbedding(64, 8, name="early", init_func=ones))
-dgl.distributed.initialize("ip_config.txt")  # a server stays in this line until the job ends
+dgl.distributed.initialize("ip_config.txt")  # a server runs inside this call until the job ends
 dist.init_process_group("gloo")
 g = dgl.distributed.DistGraph("small")
 rank, rows = dist.get_rank(), g.num_nodes()
@@ -56,7 +56,7 @@ if rank == 0:
 dist.barrier()
 
 
-def late(shape, dtype):  # the same as ones, but only a trainer ever gets to this line
+def late(shape, dtype):  # like ones(), but only trainers reach this line
     return torch.ones(tuple(shape), dtype=dtype)
 
 

@@ -1,4 +1,4 @@
-"""Two trainers write whole rows, one upwards and one downwards: how many rows end up half and half?"""
+"""Let two trainers write all rows in opposite order, and count the rows with values of both trainers."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 from dgl.distributed import DistTensor, rpc
 from dgl.distributed.kvstore import PullRequest, PushRequest
 
-WIDTH, ROUNDS = 65_536, 30  # a row of 256 KB takes long enough to be met half-way
+WIDTH, ROUNDS = 65_536, 30  # writing a row of 256 KB takes long enough for two writes to overlap
 
 dgl.distributed.initialize("ip_config.txt")
 dist.init_process_group("gloo")
@@ -20,7 +20,7 @@ rows = torch.full((len(ids), WIDTH), rank + 1.0)
 
 
 def write_through(server):
-    """What DGL sends for a row on another machine; it has no answer, so a read after it waits for it."""
+    """Push rows as DGL does for remote rows. A push has no reply, so wait for the reply to a later read."""
     rpc.send_request(server, PushRequest(wide.kvstore_key, ids, rows))
     rpc.send_request(server, PullRequest(wide.kvstore_key, ids[:1]))
     rpc.recv_response()
@@ -37,7 +37,7 @@ for way, write in ways.items():
     for _ in range(ROUNDS):
         dist.barrier()
         write()
-        dist.barrier()  # both writes are done
+        dist.barrier()  # both ranks have finished writing
         found = wide[everyone]
         torn[way] += int((found != found[:, :1]).any(1).sum())
 

@@ -1,4 +1,4 @@
-"""Train GraphSAGE: every server and every trainer of a job runs this file. Alone, it is a plain program."""
+"""Train GraphSAGE. All servers and trainers of a job run this file, which also runs alone in a single process."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from seeds import seed_job
 
 
 def join_job(args):
-    """Connect to the servers and to the other trainers, and open the graph. A server stays in the first line."""
+    """Connect to the servers and trainers, and return the graph. A server never returns from the first call."""
     dgl.distributed.initialize(args.ip_config)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
@@ -29,27 +29,27 @@ def join_job(args):
 
 
 def split(g):
-    """This rank's share of the training, validation and test nodes."""
+    """Return this rank's share of the training, validation and test nodes."""
     return [node_split(g.ndata[f"{name}_mask"], force_even=True) for name in ("train", "val", "test")]
 
 
 def batches(g, ids, args, epoch):
-    """Input nodes, seed nodes and blocks of each batch of this rank, in an order that is new in every epoch."""
+    """Return a loader of input nodes, seed nodes and blocks for this rank's batches. Each epoch has a new order."""
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(args.seed * 1000 + epoch))
     sampler = dgl.dataloading.MultiLayerNeighborSampler([int(fanout) for fanout in args.fanouts.split(",")])
     return dgl.dataloading.DistNodeDataLoader(g, ids[order], sampler, batch_size=args.batch_size)
 
 
 def load_subtensor(g, seeds, input_nodes):
-    """Features of the input nodes and labels of the seed nodes; rows of other machines come over the wire."""
+    """Return features of the input nodes and labels of the seed nodes. The network carries remote rows."""
     return g.ndata["feat"][input_nodes], g.ndata["label"][seeds].long()
 
 
 def train_epoch(model, optimizer, g, ids, args, epoch):
-    """The mean loss over the training nodes of all ranks."""
+    """Train for an epoch and return the mean loss over the training nodes of all ranks."""
     shares, total = [0] * dist.get_world_size(), torch.zeros(1)
     dist.all_gather_object(shares, len(ids))
-    with Join([model.train()]):  # a rank that has no batch left adds zeros to the all-reduces
+    with Join([model.train()]):  # a rank without further batches adds zeros to the all-reduces
         for step, (input_nodes, seeds, blocks) in enumerate(batches(g, ids, args, epoch)):
             of_all = sum(min(max(share - step * args.batch_size, 0), args.batch_size) for share in shares)
             x, y = load_subtensor(g, seeds, input_nodes)
@@ -58,8 +58,8 @@ def train_epoch(model, optimizer, g, ids, args, epoch):
             (loss * len(shares) / of_all).backward()  # DDP divides by the number of ranks
             optimizer.step()
             total += loss.detach()
-    state = [optimizer.state_dict()]  # Join makes weights equal, not what Adam remembers:
-    dist.broadcast_object_list(state, src=shares.index(max(shares)))  # take that of a rank that has made every step
+    state = [optimizer.state_dict()]  # Join makes the weights equal but not Adam's state,
+    dist.broadcast_object_list(state, src=shares.index(max(shares)))  # so copy it from a rank that made all steps
     optimizer.load_state_dict(state[0])
     dist.all_reduce(total)
     return total.item() / sum(shares)
@@ -67,9 +67,9 @@ def train_epoch(model, optimizer, g, ids, args, epoch):
 
 @torch.no_grad()
 def evaluate(model, g, ids, args):
-    """Accuracy over the nodes of all ranks, with sampled neighbors: counts are summed, accuracies not averaged."""
+    """Return the accuracy over the nodes of all ranks with sampled neighbors. Counts are summed before the division."""
     model.eval()
-    counts = torch.tensor([0, len(ids)])  # right ones, all
+    counts = torch.tensor([0, len(ids)])  # correct, total
     for input_nodes, seeds, blocks in batches(g, ids, args, epoch=0):
         x, y = load_subtensor(g, seeds, input_nodes)
         counts[0] += (model(blocks, x).argmax(1) == y).sum()
@@ -78,7 +78,7 @@ def evaluate(model, g, ids, args):
 
 
 def save(model, optimizer, epochs, args):
-    """Rank 0 writes the checkpoint beside the old one and then renames it: a whole one is always there."""
+    """Write the checkpoint on rank 0 to a new file, then rename it. A complete checkpoint exists at all times."""
     if args.checkpoint and dist.get_rank() == 0:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
         torch.save(state, f"{args.checkpoint}.new")
@@ -86,10 +86,10 @@ def save(model, optimizer, epochs, args):
 
 
 def load(model, optimizer, args):
-    """The epochs that the checkpoint has. Model and optimizer become what they were after the last of them."""
+    """Load the checkpoint, if one exists, into the model and the optimizer. Return its completed epochs."""
     there = dist.get_rank() == 0 and args.checkpoint and Path(args.checkpoint).exists()
     state = [torch.load(args.checkpoint) if there else {"epochs": []}]
-    dist.broadcast_object_list(state)  # the file is on the machine of rank 0
+    dist.broadcast_object_list(state)  # only the machine of rank 0 has the file
     if state[0]["epochs"]:
         model.load_state_dict(state[0]["model"])
         optimizer.load_state_dict(state[0]["optimizer"])
@@ -97,7 +97,7 @@ def load(model, optimizer, args):
 
 
 def run(g, args):
-    """Train until there are ``num_epochs``, from the checkpoint on if there is one. The model, and its epochs."""
+    """Train up to ``num_epochs`` in total, from the checkpoint if one exists. Return the model and its epochs."""
     train_ids, val_ids, _ = split(g)
     classes = g.ndata["label"][torch.cat([train_ids, val_ids])].max().long() + 1
     dist.all_reduce(classes, dist.ReduceOp.MAX)
@@ -107,7 +107,7 @@ def run(g, args):
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     epochs = load(model.module, optimizer, args)
     for epoch in range(len(epochs), args.num_epochs):
-        seed_job(args.seed * 1000 + epoch)  # the epochs before it do not matter; lesson 10 says where this holds
+        seed_job(args.seed * 1000 + epoch)  # makes an epoch independent of earlier epochs (lesson 10 has the limits)
         start = time.perf_counter()
         loss = train_epoch(model, optimizer, g, train_ids, args, epoch)
         seconds, val = time.perf_counter() - start, evaluate(model.module, g, val_ids, args)
@@ -121,7 +121,7 @@ def run(g, args):
 
 
 def arguments():
-    """The options, for this program and for those that extend it."""
+    """Return the parser of the options, for this program and for programs that extend it."""
     parser = argparse.ArgumentParser()
     for name in ("graph_name", "part_config", "ip_config"):
         parser.add_argument(f"--{name}", required=True)
@@ -132,7 +132,7 @@ def arguments():
 
 
 def leave_job():
-    """When all trainers have come here, the servers end."""
+    """Leave the job. The servers exit after all trainers have called this function."""
     if os.environ.get("DGL_DIST_MODE") == "distributed":
         dgl.distributed.exit_client()
     leave()

@@ -1,4 +1,4 @@
-"""Link prediction: scripts/train.py with edges in place of nodes. It takes the options of train.py, and three more."""
+"""Train link prediction, with the options of scripts/train.py and three more. Edges replace the training nodes."""
 
 import json
 import time
@@ -20,7 +20,7 @@ from seeds import seed_job
 
 
 def train_epoch(model, optimizer, links, ids, args, epoch):
-    """The mean loss of all steps and ranks. All ranks have equally many batches, so there is no Join."""
+    """Train for an epoch with equally many batches per rank (no Join). Return the mean loss of all steps and ranks."""
     losses = []
     for blocks, places in batches(links, ids, args, epoch):
         x = links.g.ndata["feat"][blocks[0].srcdata[dgl.NID]]
@@ -35,7 +35,7 @@ def train_epoch(model, optimizer, links, ids, args, epoch):
 
 
 def run(links, ids, args):
-    """Train from the checkpoint on, or from the beginning, until there are ``num_epochs``; then the test edges."""
+    """Train up to ``num_epochs``, from the checkpoint if one exists. Return all epochs and the MRR of test edges."""
     torch.manual_seed(args.seed)  # every rank begins with the same weights
     sizes = links.g.ndata["feat"].shape[1], args.hidden, args.hidden, len(args.fanouts.split(","))
     model = DistributedDataParallel(GraphSAGE(*sizes, dropout=args.dropout))
@@ -51,12 +51,12 @@ def run(links, ids, args):
         train.save(model.module, optimizer, epochs, args)
         if dist.get_rank() == 0:
             print(f"epoch {epoch}  loss {loss:.4f}  validation MRR {val:.4f}  {seconds:.2f} s", flush=True)
-    h = embed(model.module, links) if h is None else h  # None: the checkpoint had all epochs
+    h = embed(model.module, links) if h is None else h  # h is None if the checkpoint had all epochs
     return {"epochs": epochs, "test_mrr": mean_reciprocal_rank(h, links, ids["test"])}
 
 
 def main(work=run, **more):
-    """Options, the job, this rank's edges, the work, its result. more: options of a program that extends this one."""
+    """Join the job, split the edges, call ``work`` and write its result. Programs that extend this one add ``more``."""
     parser = train.arguments()
     for name, default in {"negatives": "uniform", "num_negatives": 1, "epoch_edges": 10_000, **more}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)

@@ -1,4 +1,4 @@
-"""Classes of nodes without features: scripts/train.py with learned rows in their place. Its options, and three more."""
+"""Classify nodes without features, with the options of train.py and three more. Embeddings replace the features."""
 
 import argparse
 import os
@@ -16,14 +16,14 @@ from seeds import seed_job
 
 
 def train_epoch(model, optimizer, rows, g, ids, args, epoch):
-    """The mean loss over the training nodes of all ranks."""
+    """Train for an epoch and return the mean loss over the training nodes of all ranks."""
     shares, total = [0] * dist.get_world_size(), torch.zeros(1)
     dist.all_gather_object(shares, len(ids))
     with Join([model.train(), SparseSteps(model, rows.optimizer)]):
         for step, (input_nodes, seeds, blocks) in enumerate(train.batches(g, ids, args, epoch)):
             of_all = sum(min(max(share - step * args.batch_size, 0), args.batch_size) for share in shares)
             x, y = rows.table(input_nodes), g.ndata["label"][seeds].long()
-            x = x * F.dropout(torch.ones(len(x), 1), args.dropout)  # of whole rows
+            x = x * F.dropout(torch.ones(len(x), 1), args.dropout)  # dropout of whole rows
             loss = F.cross_entropy(model(blocks, x), y, reduction="sum")
             optimizer.zero_grad()
             rows.optimizer.zero_grad()
@@ -31,7 +31,7 @@ def train_epoch(model, optimizer, rows, g, ids, args, epoch):
             optimizer.step()
             rows.optimizer.step()
             total += loss.detach()
-    share_state(optimizer, shares.index(max(shares)))  # of a rank that has made every step
+    share_state(optimizer, shares.index(max(shares)))  # from a rank that has made every step
     dist.all_reduce(total)
     return total.item() / sum(shares)
 
@@ -40,7 +40,7 @@ def run(g, args):
     train_ids, val_ids, test_ids = train.split(g)
     rows, hops = Rows(g, args), len(args.fanouts.split(","))
     classes = int(g.ndata["label"][torch.arange(g.num_nodes())].max()) + 1
-    g.ndata["feat"] = rows.table.weight  # from here on the evaluation of train.py reads learned rows
+    g.ndata["feat"] = rows.table.weight  # train.evaluate then reads the embeddings as features
     torch.manual_seed(args.seed)
     model = DistributedDataParallel(GraphSAGE(args.width, args.hidden, classes, hops, args.dropout))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
@@ -51,12 +51,12 @@ def run(g, args):
         loss = train_epoch(model, optimizer, rows, g, train_ids, args, epoch)
         epochs.append({"epoch": epoch, "loss": loss, "val_accuracy": train.evaluate(model.module, g, val_ids, args)})
         rows.save(args, len(epochs))
-        train.save(model.module, optimizer, epochs, args)  # last: it says which rows belong to it
+        train.save(model.module, optimizer, epochs, args)  # last, because its number of epochs selects the row files
         rows.forget(args, len(epochs))
         if dist.get_rank() == 0:
             print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {epochs[-1]['val_accuracy']:.4f}", flush=True)
-    large = argparse.Namespace(**{**vars(args), "batch_size": 2048})  # many test nodes: a few large batches
-    test = train.evaluate(model.module, g, test_ids, large) if args.out else None  # None: nobody would read it
+    large = argparse.Namespace(**{**vars(args), "batch_size": 2048})  # large batches for many test nodes
+    test = train.evaluate(model.module, g, test_ids, large) if args.out else None  # only used in args.out
     return {"epochs": epochs, "test_accuracy": test}
 
 
@@ -69,7 +69,7 @@ def main():
     print("process", os.getpid(), flush=True)
     for _ in range(args.repeats):
         found.append(run(g, args))
-        args.seed, args.checkpoint = args.seed + 1, ""  # checkpoints are of the first seed
+        args.seed, args.checkpoint = args.seed + 1, ""  # only the first seed has checkpoints
     if args.out and dist.get_rank() == 0:
         torch.save(found, args.out)
     train.leave_job()

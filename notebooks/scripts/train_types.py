@@ -1,4 +1,4 @@
-"""train.py for several types of nodes: R-GCN, and learned rows for types without features (lesson 15)."""
+"""Train an R-GCN on several node types. Types without features have learnable embeddings (lesson 15)."""
 
 import json
 import time
@@ -18,18 +18,18 @@ from typed import Rows, inference, make_stores
 
 
 def split(g, target):
-    """This rank's share of the training, validation and test nodes."""
+    """Return this rank's share of the training, validation and test nodes."""
     book, data = g.get_partition_book(), g.nodes[target].data
     return [node_split(data[f"{m}_mask"], book, ntype=target, force_even=True) for m in ("train", "val", "test")]
 
 
 def make_sampler(g, fanouts):
-    """Draws neighbors of each relation by itself: for each hop, a number by relation; -1: all."""
+    """Return a sampler that applies the fan-out of each hop to every relation separately. -1 selects all neighbors."""
     return dgl.dataloading.MultiLayerNeighborSampler([dict.fromkeys(g.canonical_etypes, int(f)) for f in fanouts])
 
 
 def train_epoch(model, optimizers, rows, g, ids, args, epoch):
-    """The mean loss over the training nodes of all ranks. All ranks make the same number of steps."""
+    """Train for an epoch with equally many steps on all ranks. Return the mean loss over all training nodes."""
     shares, total = [0] * dist.get_world_size(), torch.zeros(1)
     dist.all_gather_object(shares, len(ids))
     steps = -(-max(shares) // args.batch_size)
@@ -51,14 +51,14 @@ def train_epoch(model, optimizers, rows, g, ids, args, epoch):
 
 
 def accuracy(scores, ids, label):
-    """Over the nodes of all ranks: counts are summed, accuracies are not averaged."""
+    """Return the accuracy over the nodes of all ranks, from summed counts instead of averaged accuracies."""
     counts = torch.tensor([(scores[ids].argmax(1) == label[ids]).sum(), len(ids)])
     dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
 
 
 def run(g, args):
-    """Train, and score all nodes exactly after each epoch. Rank 0 writes results, weights and learned rows."""
+    """Train, and compute exact scores of all nodes after each epoch. Rank 0 writes results, weights and embeddings."""
     train_ids, val_ids, test_ids = split(g, args.target)
     label, rows = g.nodes[args.target].data["label"], Rows(g, args.hidden)
     classes = label[torch.cat([train_ids, val_ids])].max().long() + 1

@@ -1,4 +1,4 @@
-"""What a rank does with several types of nodes: reads rows, computes exact scores. For train_types.py (lesson 15)."""
+"""Read rows and compute exact scores for several node types. Used by train_types.py (lesson 15)."""
 
 import torch
 import torch.distributed as dist
@@ -6,17 +6,17 @@ from dgl.distributed import DistEmbedding, DistTensor, node_split
 
 
 def rows_of(table, ids):
-    """Rows of a DistTensor, which cannot be asked for no row at all."""
+    """Return rows of a DistTensor. This function also accepts empty ``ids``, which a DistTensor rejects."""
     return table[ids] if len(ids) else torch.zeros(0, table.shape[1])
 
 
 class Rows:
-    """A table of rows for each type: its features, or a row that is learned for each node.
+    """A table of rows for each node type, with features or learnable embeddings.
 
     Attributes:
-        learned: by type, a DistEmbedding, for types without features.
-        tables: by type, a DistTensor: the features, or the values of the learned rows.
-        counts: by type, how many rows were read for training, and how many of them came from other machines.
+        learned: DistEmbedding of each type without features.
+        tables: DistTensor of each type, with the features or the values of the embeddings.
+        counts: number of rows read for training and number of remote rows among them, for each type.
     """
 
     def __init__(self, g, width):
@@ -24,14 +24,14 @@ class Rows:
         for name in g.ntypes:
             if "feat" in g.nodes[name].data:
                 self.tables[name] = g.nodes[name].data["feat"]
-            else:  # rows of zeros at first; the policy says whose they are: a row lies where its node lies
+            else:  # the policy stores each row on the machine of its node, and rows start as zeros
                 policy = g.get_node_partition_policy(name)
                 self.learned[name] = DistEmbedding(g.num_nodes(name), width, f"learned-{name}", part_policy=policy)
                 self.tables[name] = self.learned[name].weight
         self.counts = {name: torch.zeros(2, dtype=torch.int64) for name in g.ntypes}
 
     def read(self, input_nodes):
-        """The rows of a batch, by type. A learned row remembers that it was read, until its optimizer's step."""
+        """Return the rows of a batch by type. A DistEmbedding records reads until the next step of the optimizer."""
         rows = {}
         for name, ids in input_nodes.items():
             learned = name in self.learned and len(ids)
@@ -42,7 +42,7 @@ class Rows:
 
 
 def make_stores(model, g):
-    """For each layer and each type that it computes, a DistTensor for its output."""
+    """Return a DistTensor for the output of each layer and each type that the layer computes."""
     return [
         {
             name: DistTensor(
@@ -59,10 +59,10 @@ def make_stores(model, g):
 
 @torch.no_grad()
 def inference(model, g, tables, stores, sampler):
-    """Exact scores of all nodes of the target, a DistTensor. ``sampler`` draws all neighbors of one hop."""
+    """Return exact scores of all target nodes as a DistTensor. ``sampler`` returns all neighbors of one hop."""
     model.eval()
     for number, store in enumerate(stores):
-        for name, out in store.items():  # every rank computes the nodes of its own machine, and writes nowhere else
+        for name, out in store.items():  # every rank computes and writes only nodes of its machine
             everyone = torch.ones(g.num_nodes(name), dtype=torch.bool)
             own = node_split(everyone, g.get_partition_book(), ntype=name, force_even=False)
             for nodes in own.split(1000):

@@ -1,4 +1,4 @@
-"""The epoch loop of the guide, once under model.join() and once without. The options are those of train.py."""
+"""Run the guide's epoch loop once with model.join() and once without. The program takes the options of train.py."""
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ def main(args):
     torch.manual_seed(args.seed)
     model = DistributedDataParallel(GraphSAGE(g.ndata["feat"].shape[1], args.hidden, 47))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    with model.join():  # the English page. Adam's state would have to follow (train.py); one epoch does not need it
+    with model.join():  # the English page. train.py also copies Adam's state, which one epoch does not need
         loop(model, optimizer, g, ids, args, epoch=0)
     loop(model, optimizer, g, ids, args, epoch=1)  # the Korean page
     leave_job()

@@ -1,6 +1,6 @@
-"""The same epochs on several wires and with several ways to fetch rows. Usage: wire.py OPTIONS of train.py -- WAY...
+"""Run the same epochs with several bandwidths and methods to fetch rows. Usage: wire.py OPTIONS of train.py -- WAY...
 
-A way is WIRE,SOURCE,DEPTH: "200mbit,all,2" keeps all remote rows and makes two batches ahead on a wire of 200 Mbit/s.
+A way is WIRE,SOURCE,DEPTH. "200mbit,all,2" caches all remote rows and prefetches two batches at 200 Mbit/s.
 """
 
 import json
@@ -24,23 +24,23 @@ from tutorial_lib.sampling.feature_cache import FeatureCache
 
 
 def received():
-    """Bytes that have come over this machine's network cards so far."""
+    """Return the bytes that this machine's network cards have received so far."""
     cards = [line.split() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
     return sum(int(card[1]) for card in cards if card[0] != "lo:")
 
 
 def sources(g, feat, book):
-    """Where features come from: the servers; caches of our own and the library's, for a quarter or all remote rows."""
+    """Return sources of features: the servers, RowCache for a quarter or all remote rows, and the library's cache."""
     remote = len(feat) - len(feat.local_partition)
     caches = {"quarter": RowCache(feat, book, remote // 4), "all": RowCache(feat, book, remote)}
     return {"none": feat, **caches, "library": FeatureCache(feat, book, remote // 4 * feat.shape[1] * 4)}  # in bytes
 
 
 def train(model, optimizer, items, depth):
-    """An epoch: its seconds, those in which the model waited for a batch, and the bytes that all machines received."""
+    """Train for an epoch. Return seconds, seconds of waiting for a batch, and bytes received by all machines."""
     before, start, waited = received(), time.perf_counter(), 0.0
     last = start
-    with Join([model.train()]):  # without train.py's transfer of Adam's state: only time and bytes matter
+    with Join([model.train()]):  # only time and bytes matter, so Adam's state is not copied as in train.py
         for blocks, x, y in made_by_worker(items, depth):
             waited += time.perf_counter() - last
             optimizer.zero_grad()
@@ -63,11 +63,11 @@ def main(args, ways):
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     fetch, found = sources(g, feat, g.get_partition_book()), {way: [] for way in ways}
     for epoch in range(args.num_epochs):
-        for way in ways:  # all ways in turn, so that a disturbance of this computer hits all
+        for way in ways:  # the ways take turns, so that a disturbance of this computer affects all of them
             wire, source, depth = way.split(",")
             set_wire(wire)
             g.ndata["feat"] = fetch[source]
-            worker.submit(seed_job, epoch).result()  # every way draws the same batches; and a barrier
+            worker.submit(seed_job, epoch).result()  # same batches for every way, and a barrier
             found[way].append(train(model, optimizer, with_rows(g, ids, args, epoch), int(depth)))
     assert all(torch.equal(each[ids], feat[ids]) for each in fetch.values())
     if dist.get_rank() == 0:
