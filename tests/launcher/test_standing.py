@@ -134,7 +134,7 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
     [
         (["mine"], ["on", "machine-0", "true"], "no machines named 'mine' are running"),  # gone in between
         (["mine"], ["on", "--name", "other", "machine-0", "true"], "no machines named 'other' are running"),
-        (["mine", "other"], ["on", "machine-0", "true"], "Running: mine, other; --name mine takes those"),
+        (["mine", "other"], ["on", "machine-0", "true"], "Running: mine, other. Start some with"),
         (["lab", "mine"], ["machines", "cut", "machine-0"], "no machines named 'lab' are running"),
     ],
 )
@@ -145,7 +145,6 @@ def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_
     done = run_here(*words)
     assert done.returncode == 2
     assert says in done.stderr
-    assert ("what to do: Choose one: --name mine" in done.stderr) == ("several" in says)
 
 
 def test_a_shell_uses_the_terminal_of_its_caller(lab):
