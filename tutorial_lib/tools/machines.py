@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -121,16 +122,19 @@ def on(
 def run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for machine in cluster.machines:
-            job = cluster.popen(machine, command, **pipes)
-            printer = subprocess.Popen(["sed", "-u", f"s/^/[{machine.name}] /"], stdin=job.stdout)
-            processes += [job, printer]
-        codes = [process.wait() for process in processes]
-    except BaseException:
-        for process in processes:
-            process.terminate()
-        raise
+    jobs = {machine.name: cluster.popen(machine, command, **pipes) for machine in cluster.machines}
+
+    def wait_for(name: str) -> int:
+        for line in jobs[name].stdout or ():
+            sys.stdout.buffer.write(f"[{name}] ".encode() + line.rstrip(b"\n") + b"\n")
+            sys.stdout.buffer.flush()
+        return jobs[name].wait()
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        try:
+            codes = list(pool.map(wait_for, jobs))
+        finally:  # after Ctrl-C
+            for job in jobs.values():
+                job.terminate()
     code = next(filter(None, codes), 0)
     return code if code >= 0 else 128 - code  # as a shell reports a signal, for example 137 for SIGKILL
