@@ -66,11 +66,11 @@ class JobRun:
         self.agents, self.check = Agents(cluster, Path(plan.log_dir), say), check
         self.coordinator = Coordinator(self.agents, plan.to_spec(), *arguments, **options)
 
-    def run(self) -> dict[str, MachineUse]:
+    def run_job(self) -> dict[str, MachineUse]:
         with self.agents:
             if not self.check:
-                self.coordinator.check = lambda: self.agents.prepare(self.coordinator.remote)  # type: ignore
-            return self.coordinator.run()
+                self.coordinator.check_machines = lambda: self.agents.prepare(self.coordinator.remote)  # type: ignore
+            return self.coordinator.run_job()
 
     @property
     def events(self) -> list[dict]:
@@ -98,7 +98,7 @@ def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]
     plan = plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True)
     with cluster:
         coordinator = coordinator_of(cluster, plan)
-        coordinator.run()
+        coordinator.run_job()
     return coordinator.events
 
 
@@ -119,7 +119,7 @@ class RunningJob:
 
     def _run(self) -> None:
         try:
-            self.coordinator.run()
+            self.coordinator.run_job()
         except BaseException as error:
             self.error = error
         self.ended_at = time.monotonic()

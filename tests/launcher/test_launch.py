@@ -31,7 +31,7 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
 def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None, preflight: bool = True) -> JobFailed:
     """Run a job that must fail; returns the failure."""
     with pytest.raises(JobFailed) as caught, cluster:
-        coordinator_of(cluster, plan, limits=limits, check=preflight).run()
+        coordinator_of(cluster, plan, limits=limits, check=preflight).run_job()
     return caught.value
 
 
@@ -93,7 +93,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     with cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
         coordinator = coordinator_of(cluster, plan)
-        use = coordinator.run()
+        use = coordinator.run_job()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
     assert sorted(counts) == [98, 98]  # half of the 196 first nodes each

@@ -37,7 +37,7 @@ def lab(emulation, nothing_left, disk_folder: Path) -> Iterator[str]:
     tutorial("machines", "start", "2", "--own-disks", "--name", "separate", "--ttl", "5m", cwd=disk_folder.parent)
     yield "separate"
     if "separate" in persistent.names():
-        persistent.stop("separate")
+        persistent.stop_machines("separate")
 
 
 def on(machine: str, command: str, code: int = 0) -> str:

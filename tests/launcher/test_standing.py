@@ -45,7 +45,7 @@ def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
     tutorial("machines", "start", "2", "--wire", "1gbit", "--shm", "500MB", "--name", "lab", "--ttl", "5m")
     yield "lab"
     if "lab" in persistent.names():
-        persistent.stop("lab")
+        persistent.stop_machines("lab")
 
 
 def commands_on(machine: str) -> str:
@@ -231,7 +231,7 @@ def test_ssh_reaches_them_from_here(emulation, nothing_left):
             done = subprocess.run(["ssh", "-F", config, host, "hostname"], capture_output=True, text=True, timeout=60)
             assert done.stdout == "machine-1\n", done.stderr
     finally:
-        persistent.stop("withssh")
+        persistent.stop_machines("withssh")
     wait_until(lambda: not Path(config).parents[1].exists(), "the folder to be removed")
 
 

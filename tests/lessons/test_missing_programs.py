@@ -54,7 +54,7 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
         NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
     finally:
         for name in set(persistent.names()) - before:  # of a lesson that did not reach its end
-            persistent.stop(name)
+            persistent.stop_machines(name)
     return "".join(out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", []))
 
 

@@ -88,7 +88,7 @@ def tell(session: Session) -> None:
         )
     dist.barrier()
     tell_inference(session, features, model)
-    pipeline = Pipeline.of(graph, features, all_labels, budget=100_000_000, hops=3)
+    pipeline = Pipeline.from_graph(graph, features, all_labels, budget=100_000_000, hops=3)
     drawn = []
     for seed in (5, 5, 6):
         loader = PipelineLoader(pipeline, nodes, [4, 3, 2], 25, shuffle=True, seed=seed)

@@ -12,7 +12,7 @@ import torch
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.options import run
+from tutorial_lib.tools.options import run_command
 from tutorial_lib.tools.plan import Estimate, Job, estimate, sizes_of
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -21,7 +21,7 @@ NUMBERS = ["--nodes", "100000", "--edges", "5000000"]
 
 def planned(capsys, *words: str) -> str:
     """Return the output of ``plan``. An InputError is raised unchanged."""
-    run(["plan", *words])
+    run_command(["plan", *words])
     return capsys.readouterr().out
 
 

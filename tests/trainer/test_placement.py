@@ -51,8 +51,8 @@ def test_what_cannot_be():
 
 def test_the_cpu_moves_nothing():
     blocks, features = [object()], torch.ones(2)
-    assert CPU.take(blocks, features) == (blocks, features)
-    assert CPU.take(blocks, features)[1] is features
+    assert CPU.to_device(blocks, features) == (blocks, features)
+    assert CPU.to_device(blocks, features)[1] is features
     assert settle("cpu") == CPU
     assert CPU.describe() == {"device": "cpu", "backend": "none", "device_reason": "asked for"}
 

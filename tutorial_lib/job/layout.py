@@ -170,7 +170,7 @@ def run_on_machines(
             remote = replace(plan, cwd=copy_to, command=command, **moved)
             on_event = stack.enter_context(files).on_event
         coordinator = Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec())
-        coordinator.run()
+        coordinator.run_job()
     return coordinator, files.problems if files else []
 
 

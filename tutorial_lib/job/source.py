@@ -38,7 +38,7 @@ class DataSource:
     method: str = "kaminpar"
     both_ways: bool = False
 
-    def check(self) -> None:
+    def check_arguments(self) -> None:
         """Check the name and the scale without loading anything."""
         check_arguments(self.name, self.scale, self.seed)
 

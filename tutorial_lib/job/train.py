@@ -56,7 +56,7 @@ def run_distributed(
         partition = source
         read_part(partition.config, 0, count)
     else:
-        source.check()
+        source.check_arguments()
         if (found := source.find_partition(count, features=TASKS[config.task].features)) is not None:
             partition = found
             reporter.say(f"reusing {partition.folder}")

@@ -24,7 +24,7 @@ from tutorial_lib.launcher.checks import check_machine, find_versions
 from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught
-from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descendants, start
+from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descendants, start_process
 from tutorial_lib.launcher.shm import lock_shm
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -64,7 +64,7 @@ class Agent:
         self.health, self.peers = watch.MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_heartbeat = self.last_heard = time.monotonic()
 
-    def run(self) -> None:
+    def run_job(self) -> None:
         """Run the job. When this method returns, all processes of the job on this machine have ended."""
         shutil.rmtree(self.logs / watch.FOLDER, ignore_errors=True)  # left by a killed agent
         with lock_shm(self.spec.shm_patterns) as sockets:
@@ -120,7 +120,7 @@ class Agent:
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str], fds: Sequence[int] = ()) -> None:
         try:
-            pid = start(argv, {**self.env, **env}, self.spec.cwd, self.logs / log_name(role, k), fds)
+            pid = start_process(argv, {**self.env, **env}, self.spec.cwd, self.logs / log_name(role, k), fds)
         except OSError as error:
             self._fail(role, k, cause=f"cannot start {argv[0]!r}: {error.strerror}")
             return
@@ -152,7 +152,7 @@ class Agent:
     def _read_commands(self) -> None:
         commands, self.commands = self.commands, []
         try:
-            commands = commands or self.link.take(msg.POLL_SECONDS)
+            commands = commands or self.link.receive(msg.POLL_SECONDS)
         except EOFError:  # the coordinator is gone
             self.stopping = True
         for command in commands:
@@ -181,7 +181,7 @@ class Agent:
             self._fail("agent", 0, cause=trouble)
         for member, code in self.health.dead_workers():
             self._fail(member.role, member.index, code)
-        for address, seconds in self.peers.look().items():
+        for address, seconds in self.peers.silent_seconds().items():
             if seconds > network.SILENCE_SECONDS:
                 cause = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
                 self._fail("agent", 0, cause=f"{cause}: it is down, or the network between them is")
@@ -239,7 +239,7 @@ class Agent:
 
 def wait_for_command(link: msg.Channel, what: str, seconds: float) -> list[msg.Message]:
     for left in attempts(what, seconds, pause=0, say=lambda _text: None):
-        if commands := link.take(min(left, 1.0)):
+        if commands := link.receive(min(left, 1.0)):
             return sys.exit() if commands[0] == msg.Command("stop") else commands
     return []
 
@@ -258,7 +258,7 @@ def main() -> None:
         commands = wait_for_command(link, "the start of the job", START_SECONDS)
         agent = Agent(prepare.spec, prepare.index, link, commands)
         signal.signal(signal.SIGTERM, agent.stop_on_signal)
-        agent.run()
+        agent.run_job()
     except EOFError:  # the coordinator is gone
         pass
     except TutorialError as error:

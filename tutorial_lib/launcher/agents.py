@@ -131,7 +131,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             link.push()
         for key, _ in self._selector.select(0 if self._inbox else seconds):
             try:
-                for message in self._links[key.data].take():
+                for message in self._links[key.data].receive():
                     if isinstance(message, msg.Checked | msg.Heartbeat):
                         ahead = message.time - time.time()
                         self.ahead[key.data] = max(ahead, self.ahead.get(key.data, -math.inf))

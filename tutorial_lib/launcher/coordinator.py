@@ -74,9 +74,9 @@ class Coordinator:
         self._heard = [self._moved] * len(spec.machines)  # when each agent sent a message
         self._last_ping, self._finish_by, self._unsaved = 0.0, math.inf, False
 
-    def run(self) -> dict[str, MachineUse]:
+    def run_job(self) -> dict[str, MachineUse]:
         """Run the job to its end and return the resources that each machine used. All errors end it everywhere."""
-        self.check()
+        self.check_machines()
         try:
             for role in self.spec.roles:
                 if role.after is not None:
@@ -109,7 +109,7 @@ class Coordinator:
         with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen
             Path(self.spec.log_dir, FAILURE_FILE).write_text(text)
 
-    def check(self) -> None:
+    def check_machines(self) -> None:
         """Check the machines. A PreflightFailed reports what would make the job fail."""
         self._event("stage", stage="checks")
         findings = self.agents.prepare(self.remote)

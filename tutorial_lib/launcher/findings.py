@@ -57,7 +57,7 @@ def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "")
     return Finding(check, OK if good else FAIL, detail, "" if good else remedy, machine)
 
 
-def made(checks: Iterable[Check], *arguments: Any, **options: Any) -> Findings:
+def run_checks(checks: Iterable[Check], *arguments: Any, **options: Any) -> Findings:
     """Return the findings of all checks. An exception is a finding, too."""
     findings = Findings()
     for check in checks:

@@ -120,7 +120,7 @@ class Channel:
             except OSError:
                 self.waiting.clear()
 
-    def take(self, seconds: float = 0.0) -> list[Any]:
+    def receive(self, seconds: float = 0.0) -> list[Any]:
         """Return the messages that arrive within this time, or raise an EOFError if the other side has ended."""
         poll, found = select.poll(), []
         poll.register(self._read, select.POLLIN)

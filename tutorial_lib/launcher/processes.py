@@ -37,7 +37,7 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
+def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
     """Start a program that appends its output to ``log``, and return its PID for ``os.wait4``."""
     agent, (_, most) = os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)
     # In a large job, a process has more sockets than the usual limit allows, and samplers send tensors as open files.
@@ -87,7 +87,7 @@ class Forkserver:
         """Yield role, index and PID of the processes forked since the last call. They send it before they work."""
         self._link.push()
         with contextlib.suppress(EOFError, ConnectionError):
-            for message in self._link.take():
+            for message in self._link.receive():
                 yield message["role"], message["index"], message["pid"]
 
     def close(self) -> None:

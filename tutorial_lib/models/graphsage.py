@@ -17,7 +17,7 @@ class CscBlock:
     indices: Tensor  # (E,), the source node of each edge
 
     @classmethod
-    def of(cls, block: Any, relation: tuple[str, str, str] | None = None) -> "CscBlock":
+    def from_block(cls, block: Any, relation: tuple[str, str, str] | None = None) -> "CscBlock":
         """Return the edges of one type of a DGL block. The tensors share the memory of the block."""
         return block if isinstance(block, CscBlock) else cls(*block.adj_tensors("csc", etype=relation)[:2])
 
@@ -54,7 +54,7 @@ class SAGEConv(nn.Module):
         """Return the new rows (D, out_size) of the destination nodes of a ``CscBlock`` or DGL block of one type."""
         if isinstance(x, FirstLayer):
             return self.fc_self(x.own) + self.fc_neigh(x.mean)
-        block = CscBlock.of(block)
+        block = CscBlock.from_block(block)
         own = self.fc_self(x[: len(block.indptr) - 1])
         if self.fc_neigh.in_features > self.fc_neigh.out_features:  # short rows are cheaper to add
             return own + mean_of_neighbors(block, self.fc_neigh(x))

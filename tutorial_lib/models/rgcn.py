@@ -38,7 +38,7 @@ class RelationalLayer(nn.Module):
         for relation, weight in zip(self.relations, self.matrices, strict=True):
             source, _, destination = relation
             if relation in present:
-                mean = mean_of_neighbors(CscBlock.of(block, relation), h[source])
+                mean = mean_of_neighbors(CscBlock.from_block(block, relation), h[source])
             else:  # zeros that depend on the rows, so that every learnable row and weight gets a gradient
                 mean = h[source][:0].sum(0).expand(block.num_dst_nodes(destination), -1)
             rows[destination] = rows[destination] + mean @ weight

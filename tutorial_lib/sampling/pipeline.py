@@ -73,7 +73,9 @@ class Pipeline:
     depth: int = 2  # number of batches that are made ahead of their use
 
     @classmethod
-    def of(cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2) -> "Pipeline":
+    def from_graph(
+        cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2
+    ) -> "Pipeline":
         """Copy adjacency of remote nodes, at most half of ``budget`` bytes, and allocate the cache for their rows."""
         sampler = NeighborSampler(graph, budget // 2, hops)
         left = budget - sampler.remote_bytes

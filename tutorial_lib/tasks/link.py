@@ -144,7 +144,9 @@ class LinkTask(Task):
         return EdgeLoader(self.view, edges, config.fanouts, config.batch_size, seed=seed, **common, **sizes)
 
     def inputs(self, batch: EdgeBatch) -> tuple[Any, ...]:
-        return self.place.take(batch.blocks, self.features[batch.input_nodes], batch.src, batch.dst, batch.negatives)
+        return self.place.to_device(
+            batch.blocks, self.features[batch.input_nodes], batch.src, batch.dst, batch.negatives
+        )
 
     def loss(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor, int]:
         blocks, features, src, dst, negatives = inputs
@@ -178,7 +180,7 @@ class LinkTask(Task):
     def _all_neighbors(self, _shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Any, Any]]:
         for seeds in ids.split(size) if len(ids) else ():
             block = self.view.sample_block(seeds, FULL)
-            (placed,), rows = self.place.take([block], x[block.srcdata[dgl.NID]])
+            (placed,), rows = self.place.to_device([block], x[block.srcdata[dgl.NID]])
             yield seeds, placed, rows
 
 

@@ -42,7 +42,7 @@ class NodeTask(Task):
         local = getattr(shard.graph, "local_partition", None) is not None  # the servers share their memory
         if local and config.in_pipeline(samplers) and not self.embeddings:
             settings = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead}
-            self.pipeline = Pipeline.of(shard.graph, self.features, self.labels, **settings)
+            self.pipeline = Pipeline.from_graph(shard.graph, self.features, self.labels, **settings)
         self.batches, self.val = self._loader(nodes["train"], train=True), self._loader(nodes["val"])
 
     def get_features(self) -> Any:
@@ -64,8 +64,8 @@ class NodeTask(Task):
         if rows is None or labels is None:
             rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds].long()
         if not isinstance(rows, FirstLayer):
-            return self.place.take(batch.blocks, rows, labels)
-        blocks, own, mean, labels = self.place.take(batch.blocks, rows.own, rows.mean, labels)
+            return self.place.to_device(batch.blocks, rows, labels)
+        blocks, own, mean, labels = self.place.to_device(batch.blocks, rows.own, rows.mean, labels)
         return blocks, FirstLayer(own, mean), labels
 
     def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
@@ -107,7 +107,7 @@ class EmbeddingTask(NodeTask):
         # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
         rows = self.embeddings["node"](batch.input_nodes)
         rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout, torch.is_grad_enabled())
-        blocks, labels = self.place.take(batch.blocks, self.labels[batch.seeds].long())
+        blocks, labels = self.place.to_device(batch.blocks, self.labels[batch.seeds].long())
         return blocks, rows.to(self.place.device), labels
 
     def evaluate(self) -> TrainResult:

@@ -214,7 +214,7 @@ def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any,
     for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
         nodes: Any = batch.input_nodes
         rows: Any = {t: rows_of(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
-        (block,), rows = shard.place.take(batch.blocks, rows)
+        (block,), rows = shard.place.to_device(batch.blocks, rows)
         yield batch.seeds, block, rows
 
 
@@ -231,6 +231,6 @@ def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
     def source(shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()
         for part, *rows in prefetch(read(x, parts), 1):
-            yield part, None, FirstLayer(*shard.place.take([], *rows)[1:])
+            yield part, None, FirstLayer(*shard.place.to_device([], *rows)[1:])
 
     return source

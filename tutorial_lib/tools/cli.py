@@ -18,7 +18,7 @@ from tutorial_lib.errors import TutorialError, printable, to_stderr
 from tutorial_lib.job.folder import continue_command
 from tutorial_lib.launcher.failure import JobFailed, how_it_was_ended
 from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
-from tutorial_lib.tools.options import run
+from tutorial_lib.tools.options import run_command
 
 RETRY_SECONDS = 0.05
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     code: object = 0
     try:
-        run(words)
+        run_command(words)
     except TutorialError as error:
         code = print_failure(error)
     except OSError as error:

@@ -53,7 +53,7 @@ def train(
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
     check_task(config.task)
-    source.check()
+    source.check_arguments()
     layout = cli.choose_machines(layout, ssh, given)
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
@@ -101,7 +101,7 @@ def finale(
     By default, the finale trains 10 epochs on synthetic-products at scale 0.1. With --full, it trains at scale 1 with
     the published recipe: 20 epochs, 1024 seed nodes in a step of all trainers together, learning rate 0.003.
     """
-    source.check()
+    source.check_arguments()
     layout = cli.choose_machines(layout, ssh, given)
     count = len(layout.cluster().machines)
     defaults: dict[str, Any] = {"epochs": 10}

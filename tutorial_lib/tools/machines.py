@@ -35,7 +35,7 @@ def start(
     own_disks: Annotated[bool, about("Give each a private, empty home, /tmp and data.")] = False,
 ) -> None:
     """Start machines that stay until you stop them, or for --ttl."""
-    found = persistent.start(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
+    found = persistent.start_machines(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
     print(f"a command there:  {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
@@ -66,7 +66,7 @@ def stop(name: NameOption = None, /) -> None:
     found = persistent.describe(running(name).name)
     if found.job:
         to_stderr(f"warning: this ends the job on {found.name}: {found.job}")
-    persistent.stop(found.name)
+    persistent.stop_machines(found.name)
     print(f"{found.name}: switched off")
 
 

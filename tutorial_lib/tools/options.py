@@ -134,7 +134,7 @@ def end_options(words: Sequence[str]) -> list[str]:
     return [*words[:start], "--", *words[start:]]
 
 
-def run(words: Sequence[str]) -> None:
+def run_command(words: Sequence[str]) -> None:
     """Run a command line. With ``--resume``, the options of the earlier start are added to it.
 
     Options that are given again replace the earlier ones, and a place replaces the earlier place with its options.
@@ -159,7 +159,7 @@ def run(words: Sequence[str]) -> None:
 
 
 def storable(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for ``options.json``. Paths are absolute, because ``run`` may read them in another folder."""
+    """Return the options for ``options.json``. A later ``--resume`` may run elsewhere, so paths are absolute."""
     return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in given.items()}
 
 

@@ -53,7 +53,7 @@ class Job:
     cores: Annotated[int, about("Cores per machine; with --emulate, of all.", "Machines")] = CORES
     cut: Annotated[float | None, about("Share of the edges between parts, as partition prints it.")] = None
 
-    def check(self) -> None:
+    def check_values(self) -> None:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
             if not 1 <= getattr(self, name) <= 10**13:
                 raise InputError(f"{name} {getattr(self, name)}: plan accepts 1 to {10**13}")
@@ -112,7 +112,7 @@ def distinct(draws: float, among: float) -> float:
 
 def estimate(job: Job) -> Estimate:
     """Return the estimated needs of a job, or raise an InputError if a number is not possible."""
-    job.check()
+    job.check_values()
     config, n, row, world = job.config, job.nodes, 4 * job.width, job.machines * job.trainers
     steps, epochs = math.ceil(job.train / world / config.batch_size), max(1, config.epochs)
     degree, far = job.edges / n, n * (1 - 1 / job.machines)
@@ -174,7 +174,7 @@ def estimate(job: Job) -> Estimate:
 
 def sizes_of(source: DataSource) -> dict[str, Any]:
     """Return ``nodes`` to ``val`` of a ``Job``. Data sets with unknown sizes are loaded."""
-    source.check()
+    source.check_arguments()
     if source.name in ("synthetic-products", "ogbn-products"):  # the former imitates the latter at any size
         scale = source.scale if source.name == "synthetic-products" else 1.0
         return {"width": 100, "classes": 47, **{name: round(scale * count) for name, count in PRODUCTS.items()}}

@@ -15,7 +15,7 @@ from tutorial_lib.errors import InputError, how_it_ended, to_stderr
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, made, verdict
+from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, run_checks, verdict
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
 
@@ -42,7 +42,7 @@ def doctor(
     if sum(place is not None for place in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     machines = examine_machines(Layout(emulate, on=on, real=ssh), part_config)
-    findings = Findings([*made([programs, trial_import]), *machines])
+    findings = Findings([*run_checks([programs, trial_import]), *machines])
     print(json.dumps(findings, indent=2, default=asdict) if as_json else repr(findings))
     sys.exit(1 if findings.failed else 0)
 

@@ -58,11 +58,11 @@ class Placement:
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         return DistributedDataParallel(model, [self.device] if self.on_gpu else None, process_group=self.group)
 
-    def take(self, blocks: list[Any], *tensors: Tensor) -> tuple[Any, ...]:
+    def to_device(self, blocks: list[Any], *tensors: Tensor) -> tuple[Any, ...]:
         """Return blocks and tensors on the device. The copy may still run, and later work on the GPU waits for it."""
         if not self.on_gpu:
             return (blocks, *tensors)
-        parts = [CscBlock.of(block) for block in blocks]
+        parts = [CscBlock.from_block(block) for block in blocks]
         flat = [*(tensor for block in parts for tensor in (block.indptr, block.indices)), *tensors]
         main = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._side_stream):

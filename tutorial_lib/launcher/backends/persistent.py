@@ -105,7 +105,7 @@ class PersistentBackend(EmulatedBackend):
         self._lock.close()
 
 
-def start(
+def start_machines(
     count: int,
     *,
     name: str = DEFAULT_NAME,
@@ -138,7 +138,7 @@ def start(
     return describe(name)
 
 
-def stop(name: str = DEFAULT_NAME) -> None:
+def stop_machines(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
     os.kill(describe(name).pid, signal.SIGTERM)
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):

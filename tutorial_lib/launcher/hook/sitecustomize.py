@@ -119,7 +119,7 @@ def take_part():
         # For the sockets of samplers, whose paths must be short. The agent removes this folder.
         getattr(current_process(), "_config", {})["tempdir"] = os.environ.get("TUTORIAL_SOCKETS")
     for names in startup:
-        names["start"](role, end)
+        names["start_role"](role, end)
     if os.getpid() != os.getsid(0):  # a worker, or the child of a shell
         threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
 
