@@ -11,9 +11,12 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from tutorial_lib.errors import InputError, attempts, printable
+
+JsonObject = dict[str, Any]
+Kind = TypeVar("Kind")
 
 
 def sha256_of(path: Path) -> str:
@@ -66,7 +69,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write JSON so that readers see the old content or the new."""
     with replacing(path) as file:
         file.write(json.dumps(value, indent=2).encode() + b"\n")
@@ -81,8 +84,8 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def read_json(path: Path, kind: Any, remedy: str = "") -> Any:
-    """Read a JSON file as the type ``kind`` of pydantic. Any defect but a FileNotFoundError is an InputError."""
+def read_json(path: Path, kind: type[Kind], remedy: str = "") -> Kind:
+    """Read a JSON file as the type ``kind`` of pydantic. Unless the file is missing, each defect is an InputError."""
     from pydantic import TypeAdapter, ValidationError  # 0.1 s
 
     try:
@@ -129,10 +132,8 @@ def alone_in(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if (locked := lock_now(handle)) is False:
-            holder, remedy = (
-                lock_holder(folder),
-                "If this process does nothing any more, end it; or use another folder.",
-            )
+            holder = lock_holder(folder)
+            remedy = "If this process does nothing any more, end it; or use another folder."
             for _ in attempts(f"{holder}, which is writing to {folder}", seconds, remedy=remedy):
                 if (locked := lock_now(handle)) is not False:
                     break

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import JsonObject
 
 if TYPE_CHECKING:
     import dgl
+    import pyarrow as pa
     import torch
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 Relation = tuple[str, str, str]
+Tensors = dict[str, "torch.Tensor"]
 Edges = dict[Relation, tuple[np.ndarray, np.ndarray]]
 NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names in a graph with one type of nodes and one of edges
 PIECE = 1 << 24  # edges that are read together
@@ -44,8 +47,8 @@ class Dataset:
     name: str
     structure: dgl.DGLGraph | Pairs
     num_classes: int
-    info: dict[str, Any] = field(default_factory=dict)
-    ids: Any = None
+    info: JsonObject = field(default_factory=dict)
+    ids: pa.Array | None = None
 
     @property
     def graph(self) -> dgl.DGLGraph:
@@ -63,7 +66,7 @@ class Dataset:
         return next((kind for kind in kinds if "label" in self.structure.nodes[kind].data), kinds[0])
 
     @property
-    def target_data(self) -> Any:
+    def target_data(self) -> MutableMapping[str, torch.Tensor]:
         return self.structure.nodes[self.target].data
 
     @property
@@ -111,7 +114,7 @@ class Pairs:
 
     is_homogeneous, ntypes, canonical_etypes = True, [NODE], [EDGE]
 
-    def __init__(self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor], feat: Any = None) -> None:
+    def __init__(self, low: np.ndarray, high: np.ndarray, ndata: Tensors, feat: np.ndarray | None = None) -> None:
         self.low, self.high, self.ndata, self.feat = low, high, ndata, feat
         self.nodes, self.edges = {NODE: SimpleNamespace(data=ndata)}, {EDGE: SimpleNamespace(data={})}
 
@@ -177,7 +180,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     DGL accepts several of these problems. Its servers then exit later, or the job trains on wrong data.
     """
     graph, name = dataset.structure, dataset.name
-    sizes: dict[Any, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
+    sizes: dict[str | Relation, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
     sizes |= {relation: graph.num_edges(relation) for relation in graph.canonical_etypes}
     if empty := [kind for kind, size in sizes.items() if size == 0]:
         text = f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges"

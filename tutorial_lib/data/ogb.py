@@ -14,10 +14,7 @@ from tutorial_lib.data.cache import fetch_zip, temporary_beside
 from tutorial_lib.files import alone_in
 
 # Size of the download, and license.
-SPECS = {
-    "ogbn-products": ("about 1.4 GB", "Amazon license, as OGB states it"),
-    "ogbn-arxiv": ("about 80 MB", "ODC-BY"),
-}
+SPECS = {"ogbn-products": ("about 1.4 GB", "Amazon license, as OGB states it"), "ogbn-arxiv": ("about 80 MB", "ODC-BY")}
 
 
 def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = False) -> Dataset:

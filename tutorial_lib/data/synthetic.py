@@ -132,7 +132,7 @@ def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.
 
 
 def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
-    """Return the node of each membership as int32, shuffled within each community. Any interval is a basket."""
+    """Return the node of each membership as int32, shuffled within each community. Each interval is a basket."""
     counts = nodes.memberships
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     number = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node

@@ -14,6 +14,7 @@ from pyarrow import csv, parquet
 
 from tutorial_lib.data.base import MASKS, random_split
 from tutorial_lib.errors import InputError, to_stderr
+from tutorial_lib.files import JsonObject
 
 TABLES = (".csv", ".csv.gz", ".parquet")
 SPLITS = {"train": 0, "valid": 1, "val": 1, "validation": 1, "test": 2, "": 3}
@@ -26,6 +27,7 @@ BATCH_ROWS = 1 << 22  # rows of a parquet file that are read together
 WHOLE_NUMBER = r"^\s*((0|-?[1-9]\d*(\.\d*)?)?)\s*$"
 REMEDY = "Use UTF-8 and the same columns in every row. IDs are whole numbers below 2**63, or all texts in quotes."
 IDS = "node_ids.parquet"  # file in a partition folder
+Ids = range | pa.Array  # the array has whole numbers or texts
 
 
 def place_in(path: Path, row: int) -> str:
@@ -115,7 +117,7 @@ class Nodes:
     """The nodes of one type. If ``ids`` is None, the edges name the nodes. Messages contain ``where``."""
 
     where: Path
-    ids: Any = None  # range, or pyarrow array of whole numbers or texts
+    ids: Any = None  # ``Ids``, or None before they are known
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # a row for each node: FIELDS, SPLIT, and other data
     class_names: list[str] = field(default_factory=list)  # empty if the labels are numbers
 
@@ -133,7 +135,7 @@ class Nodes:
             raise InputError(f"{text} below {MOST_CLASSES:,}, but node {row} has {label[row]}", remedy)
         return np.maximum(label.astype(np.int64), -1)
 
-    def split(self, seed: int, info: dict[str, Any]) -> np.ndarray | None:
+    def split(self, seed: int, info: JsonObject) -> np.ndarray | None:
         """Return 0 (train), 1 (valid), 2 (test) or 3 (no split) per node: uint8 (N,). Store the source in ``info``."""
         n, masks = len(self.ids), [self.arrays[name] for name in MASKS if name in self.arrays]
         if masks:

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tutorial_lib.launcher.backends import Backend, LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
 from tutorial_lib.launcher.backends.remote import SlurmBackend, SshBackend
-from tutorial_lib.launcher.coordinator import Coordinator, Event
+from tutorial_lib.launcher.coordinator import Coordinator, OnEvent
 from tutorial_lib.launcher.jobspec import Limits
 
 
@@ -149,12 +149,7 @@ class Layout:
 
 
 def run_on_machines(
-    agents: Agents,
-    plan: JobPlan,
-    limits: Limits,
-    out: Path,
-    on_event: Callable[[Event], None],
-    uploads: Sequence[Upload],
+    agents: Agents, plan: JobPlan, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
 ) -> tuple[Coordinator, list[str]]:
     """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
 

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import Any
 
 import psutil
 
@@ -27,6 +26,7 @@ from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust
 from tutorial_lib.files import flush, read_json, write_json
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.backends.remote import SshBackend
+from tutorial_lib.launcher.coordinator import Event, OnEvent
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, readable
 
@@ -42,7 +42,6 @@ REMEDIES = {
     "not found": "Each machine needs rsync: sudo apt install rsync",
 }
 EFFECTS = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|safe_|write error|see the rsync manpage")
-Event = dict[str, Any]
 Upload = tuple[Path, str, Path | None]  # folder here, folder below COPY_TO, and folder of the parts, if it has parts
 
 
@@ -61,7 +60,7 @@ def read_delivery(run: Path) -> Delivery | None:
     """Return the delivery of a run, or None if nothing is left to download."""
     if not os.path.lexists(run / LIST):
         return None
-    found: Delivery = read_json(run / LIST, Delivery)
+    found = read_json(run / LIST, Delivery)
     if not (found.machines and re.fullmatch(r"/.*/results/[^/]+-[0-9a-f]{8}", found.folder)):
         raise InputError(f"{run / LIST} is damaged: {found.folder} is not the folder of a run")  # it would be removed
     return found
@@ -92,9 +91,7 @@ class RemoteFiles:
     Each checkpoint is downloaded during the job. ``problems`` names the results that could not be downloaded.
     """
 
-    def __init__(
-        self, cluster: Backend, run: Path, on_event: Callable[[Event], None], uploads: Sequence[Upload] = ()
-    ) -> None:
+    def __init__(self, cluster: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
         if shutil.which("rsync") is None:
             raise InputError("copying files to the machines needs rsync", "Install it: sudo apt install rsync")
         self.cluster, self.run, self.problems, copy_to = cluster, run, list[str](), cluster.traits.copy_to
@@ -220,9 +217,10 @@ class RemoteFiles:
         shell = " ".join("'" + word.replace("'", "''") + "'" for word in self.cluster.rsync_shell(machine))
         options = (*options, f"--timeout={SILENCE_SECONDS}", "-e", shell, *(f"--filter={rule}" for rule in rules))
         command, environment = [*RSYNC, *options, "--", source, target], {**os.environ, "LC_ALL": "C"}
-        settings: dict[str, Any] = {"stdin": DEVNULL, "text": True, "env": environment, "start_new_session": True}
         with tempfile.TemporaryFile("w+", errors="replace") as file:  # ssh can outlive rsync and keep a pipe open
-            done = subprocess.run(command, stdout=PIPE, stderr=file, **settings)
+            done = subprocess.run(
+                command, stdin=DEVNULL, stdout=PIPE, stderr=file, text=True, env=environment, start_new_session=True
+            )
             file.seek(0)
             errors = file.read()
         if done.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy

@@ -1,7 +1,6 @@
 """The data of a run, and the folders of its cache and its partitions."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from tutorial_lib.files import graph_name_of, replacing
 from tutorial_lib.launcher.environment import package_digest
 from tutorial_lib.partition.folder import (
     FORMAT_VERSION,
+    Log,
     Partition,
     available_method,
     load_partition_folder,
@@ -49,9 +49,7 @@ class DataSource:
             dataset.structure.ndata.pop("feat", None)
         return dataset
 
-    def partition(
-        self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
-    ) -> Partition:
+    def partition(self, dataset: Dataset, parts: int, say: Log, folder: Path | None = None) -> Partition:
         """Write or reuse the partition in ``folder``, by default in a folder of ``root/partitions``."""
         if (out := folder) is None:  # the name contains all inputs of the partition
             name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tutorial_lib.errors import TutorialError, attempts, how_it_ended
 from tutorial_lib.launcher import messages as msg
@@ -99,7 +98,7 @@ class Agent:
         self.link.put(msg.Done({role: max(p.peak_rss for p in self.processes if p.role == role) for role in roles}))
         self.link.push(FLUSH_SECONDS)
 
-    def _report(self, kind: str, **fields: Any) -> None:
+    def _report(self, kind: str, **fields: object) -> None:
         self.link.put(msg.Report({"kind": kind, **fields, "time": time.time()}))
 
     def _start_role(self, role: Role) -> None:

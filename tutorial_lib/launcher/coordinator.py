@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.errors import JobError, WaitedTooLong
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.failure import JobFailed, failure, first_sigterm, how_it_was_ended, stall_failure
@@ -34,8 +34,9 @@ from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
 from tutorial_lib.launcher.watch import Stack
 
-Event = dict[str, Any]
-Fact = tuple[Any, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
+Event = JsonObject
+OnEvent = Callable[[Event], None]
+Fact = tuple[str | int, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
 FACTS = {"serving": ("role",), "exited": ("role", "index", "code"), "left": ("local_rank",)}
 DONE: Fact = ("done",)
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
@@ -58,7 +59,7 @@ class Coordinator:
         self,
         agents: Agents,
         spec: JobSpec,
-        on_event: Callable[[Event], None] = lambda _event: None,
+        on_event: OnEvent = lambda _event: None,
         limits: Limits | None = None,
         remote: JobSpec | None = None,
     ) -> None:
@@ -154,13 +155,13 @@ class Coordinator:
                 first = first if other.is_consequence else other
         if (first.is_consequence or first.is_stall) and self._missing(self._ranks):
             for index, known in enumerate(self._facts):
-                for _, role, k, _ in known.intersection(self._ranks):
+                for _, role, k, _ in filter(known.__contains__, self._ranks):
                     if ("left", k) not in known:  # a rank of train reports when it ends in order
                         cause = f"ended with exit code 0 before the others finished; one of them: {first.message}"
                         return failure(self.spec, index, role, k, cause)
         return first
 
-    def _event(self, kind: str, **fields: Any) -> None:
+    def _event(self, kind: str, **fields: object) -> None:
         self.on_event({"kind": kind, **fields, "time": time.time()})
 
     def _warn(self, text: str) -> None:

@@ -9,7 +9,8 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from tutorial_lib.files import JsonObject
 
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 20
@@ -76,7 +77,7 @@ class JobFiles:
             return io.BytesIO(text).readlines()
         return []
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[JsonObject]:
         """Return new events, which are lines of JSON, and skip other lines."""
         found = []
         for path in self._folder.glob("events-*.jsonl"):
@@ -85,7 +86,7 @@ class JobFiles:
                     found.append(json.loads(line))
         return [event for event in found if isinstance(event, dict) and isinstance(event.get("kind"), str)]
 
-    def output(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
+    def output(self, *, rest: bool = False) -> Iterator[JsonObject]:
         """Yield the last new lines of each trainer, and the number of ``skipped`` bytes before them.
 
         ``rest``: the trainers have ended, so the last line needs no end.

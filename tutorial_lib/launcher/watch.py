@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -95,7 +94,7 @@ class MachineHealth:
         self._zombies = set[Stack]()
         self._kills = collections.deque([memory_kills()], MEMORY_LOOKS)
 
-    def signs_of_life(self) -> dict[str, Any]:
+    def signs_of_life(self) -> dict[str, float]:
         """Return the CPU seconds of the job (``cpu``) and bytes of logs (``wrote``) since the last call."""
         self._kills.append(memory_kills())
         cpu, size = 0.0, sum(path.stat().st_size for path in self.folder.glob("*-*.log"))

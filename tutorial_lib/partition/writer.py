@@ -22,7 +22,7 @@ from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data.base import Dataset, ends, let_go
-from tutorial_lib.files import write_json
+from tutorial_lib.files import JsonObject, write_json
 from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
 FEATURE_ROWS = 1 << 18  # rows of features that are read together
@@ -86,7 +86,7 @@ class Writer:
         """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
         graph, types, counts = self.graph, len(self.ntypes), []
         kinds = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
-        description: dict[str, Any] = {"graph_name": name, "num_nodes": graph.num_nodes()}
+        description: JsonObject = {"graph_name": name, "num_nodes": graph.num_nodes()}
         description |= {"num_edges": graph.num_edges(), "part_method": method, "num_parts": self.parts, "halo_hops": 1}
         node_ranges, edge_ranges = (np.stack([of[:-1], of[1:]], axis=1) for of in (self.node_range, self.edge_range))
         description["node_map"] = {key: node_ranges[k::types].tolist() for key, k in self.ntypes.items()}

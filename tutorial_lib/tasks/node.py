@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.models.graphsage import FirstLayer
+from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
 from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.task import Shard, Task, from_adjacency, from_graph, judge_nodes, layerwise_inference
+from tutorial_lib.tasks.task import Shard, Store, Task, from_adjacency, from_graph, judge_nodes, layerwise_inference
 from tutorial_lib.trainer.comm import barrier, equal_steps, own_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -25,9 +25,10 @@ NAME = "learned"
 STD = 0.1  # of the initial values. With 1, rows that few steps read stay noise as large as learned rows.
 CHUNK = 65_536  # rows created at a time
 _created: Counter[str] = Counter()  # names of the embeddings of this process
+NodeInputs = tuple[list[Block], Tensor | FirstLayer | dict[str, Tensor], Tensor]  # blocks, rows and labels
 
 
-class NodeTask(Task):
+class NodeTask(Task[Batch, NodeInputs]):
     """Classify nodes. Subclasses can override ``get_features``, ``get_labels``, ``make_model`` and ``judge``."""
 
     name = "node"
@@ -48,7 +49,7 @@ class NodeTask(Task):
     def get_features(self) -> Any:
         return self.shard.data["feat"]
 
-    def get_labels(self) -> Any:
+    def get_labels(self) -> Store:
         return self.shard.data["label"]
 
     def make_model(self) -> nn.Module:
@@ -59,7 +60,7 @@ class NodeTask(Task):
         predictions = outputs.argmax(1)
         return predictions, predictions == labels
 
-    def inputs(self, batch: Batch) -> tuple[Any, Any, Tensor]:
+    def inputs(self, batch: Batch) -> NodeInputs:
         rows, labels = batch.inputs, batch.labels
         if rows is None or labels is None:
             rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds].long()
@@ -68,11 +69,11 @@ class NodeTask(Task):
         blocks, own, mean, labels = self.place.to_device(batch.blocks, rows.own, rows.mean, labels)
         return blocks, FirstLayer(own, mean), labels
 
-    def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
         return F.cross_entropy(model(blocks, rows), labels), len(labels)
 
-    def score(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[int, int]:
+    def score(self, model: nn.Module, inputs: NodeInputs) -> tuple[int, int]:
         blocks, rows, labels = inputs
         return int(self.judge(model(blocks, rows), labels)[1].sum()), len(labels)
 
@@ -97,12 +98,12 @@ class EmbeddingTask(NodeTask):
 
     name = "embedding"
 
-    def get_features(self) -> Any:
+    def get_features(self) -> Store:
         created, self.sparse_optimizers = learnable_embeddings(self.shard, [self.shard.target], self.config)
         self.embeddings = {"node": created[self.shard.target]}
         return self.embeddings["node"].weight
 
-    def inputs(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
+    def inputs(self, batch: Batch) -> NodeInputs:
         # In training, whole rows are dropped. Otherwise the row of a training node soon encodes its own label, and its
         # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
         rows = self.embeddings["node"](batch.input_nodes)
@@ -160,7 +161,7 @@ class HeteroTask(NodeTask):
     name = "hetero"
     on_gpu = False
 
-    def get_features(self) -> dict[str, Any]:
+    def get_features(self) -> dict[str, Store]:
         graph = self.shard.graph
         types = types_by_depth(graph.canonical_etypes, self.shard.target, len(self.config.fanouts))[0]
         features = {ntype: graph.nodes[ntype].data["feat"] for ntype in types if "feat" in graph.nodes[ntype].data}
@@ -176,7 +177,7 @@ class HeteroTask(NodeTask):
             torch.manual_seed(config.seed)
             return RGCN(shard.graph.canonical_etypes, shard.target, widths, *sizes)
 
-    def inputs(self, batch: Batch) -> tuple[list[Any], dict[str, Tensor], Tensor]:
+    def inputs(self, batch: Batch) -> NodeInputs:
         rows = {}
         for ntype, store in self.features.items():
             ids = batch.input_nodes[ntype]

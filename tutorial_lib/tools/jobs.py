@@ -4,12 +4,13 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import psutil
 
 from tutorial_lib.errors import InputError, JobError, ask, to_stderr
+from tutorial_lib.files import JsonObject
 from tutorial_lib.job.display import RunDisplay, human_bytes
 from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
 from tutorial_lib.job.launch import LaunchRequest
@@ -104,7 +105,7 @@ def finale(
     source.check_arguments()
     layout = cli.choose_machines(layout, ssh, given)
     count = len(layout.cluster().machines)
-    defaults: dict[str, Any] = {"epochs": 10}
+    defaults: JsonObject = {"epochs": 10}
     if full:
         batch_size = math.ceil(1024 / (count * layout.trainers))
         defaults = {"epochs": 20, "batch_size": batch_size, "learning_rate": 0.003}
@@ -134,9 +135,8 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
     job = Job(**sizes_of(source), **counts, config=config, together=together)
     found = estimate(job)
     seconds = config.epochs * found.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
-    needs = (
-        f"{human_bytes(round(found.memory['machine']))} of memory on each machine, {max(1, round(seconds / 60))} min"
-    )
+    memory = human_bytes(round(found.memory["machine"]))
+    needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"forecast: {sizes}; about {needs} (it may be half or twice as much)", flush=True)
     large = seconds > LONG or (together and found.memory["all machines"] > psutil.virtual_memory().available)
@@ -144,7 +144,7 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
         raise InputError("not started, because this run is large and nobody agreed to it", "Add --yes to start it.")
 
 
-def check_predictions(source: DataSource, folder: Path, result: dict[str, Any]) -> None:
+def check_predictions(source: DataSource, folder: Path, result: JsonObject) -> None:
     """Raise a JobError if the accuracies of predictions.npy are not those that the trainers counted."""
     data = source.load(features=False).target_data
     right = np.load(folder / "predictions.npy") == data["label"].numpy()
@@ -154,7 +154,7 @@ def check_predictions(source: DataSource, folder: Path, result: dict[str, Any]) 
             raise JobError(f"predictions.npy has {name} accuracy {found}, the trainers counted {counted}")
 
 
-def published(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def published(result: JsonObject) -> dict[str, tuple[float, float]]:
     """Return the published accuracies of the graph of a run, or nothing for other graphs."""
     real = result["dataset"] == "ogbn-products" and sum(result["partition"]["nodes"]) == PUBLISHED_NODES
     return PUBLISHED if real else {}

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App
 
@@ -120,7 +120,7 @@ def on(
 
 def run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for machine in cluster.machines:

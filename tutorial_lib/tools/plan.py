@@ -8,7 +8,7 @@ import math
 import os
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -172,7 +172,7 @@ def estimate(job: Job) -> Estimate:
     return Estimate(memory, cut, steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
 
 
-def sizes_of(source: DataSource) -> dict[str, Any]:
+def sizes_of(source: DataSource) -> dict[str, int]:
     """Return ``nodes`` to ``val`` of a ``Job``. Data sets with unknown sizes are loaded."""
     source.check_arguments()
     if source.name in ("synthetic-products", "ogbn-products"):  # the former imitates the latter at any size

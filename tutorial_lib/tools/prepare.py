@@ -5,10 +5,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tutorial_lib.data import NAMES, check_arguments, load_dataset
 from tutorial_lib.errors import InputError, how_it_ended, to_stderr
@@ -77,7 +77,7 @@ def examine_machines(layout: Layout, part_config: Path | None = None) -> Finding
     return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *found])
 
 
-def show(facts: dict[str, Any], *, as_json: bool) -> None:
+def show(facts: Mapping[str, object], *, as_json: bool) -> None:
     """Print facts as JSON, or one fact per line."""
     width = max(15, *map(len, facts))
     print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:{width}} {facts[key]}" for key in facts))

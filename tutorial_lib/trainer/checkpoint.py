@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import flush, sha256_of, write_json
+from tutorial_lib.files import JsonObject, flush, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, remove_checkpoint
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -52,7 +54,7 @@ class CheckpointManager:
     """Saves and loads the checkpoints of one run."""
 
     folder: Path  # ``checkpoint/`` of the run folder
-    description: dict[str, Any]  # settings that must be equal when the run resumes, in JSON types
+    description: JsonObject  # settings that must be equal when the run resumes, in JSON types
     every: int = 1  # number of epochs between two checkpoints
     resume: bool = False
     emit: Emit = no_events
@@ -134,7 +136,7 @@ class CheckpointManager:
         return {name: getattr(store, "local_partition", store) for name, store in stores.items()}
 
 
-def _agree(action: Callable[[], Any]) -> Any:
+def _agree(action: Callable[[], Result | None]) -> Result:
     """Return the result of ``action`` on rank 0. An InputError of one rank is raised on all ranks."""
     try:
         result, problem = action(), ""
@@ -162,13 +164,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
         raise OSError(number, f"cannot write the checkpoint: {os.strerror(number)}", str(path)) from None
 
 
-def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
+def export_weights(model: nn.Module, config: Mapping[str, object], folder: Path) -> None:
     """Write ``model.safetensors`` and ``config.json``, the trained model for other programs."""
     write_tensors(folder / "model.safetensors", model.state_dict())
     write_json(folder / "config.json", dict(config))
 
 
-def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
+def optimizer_tensors(optimizer: Any) -> dict[str, Tensor]:
     if hasattr(optimizer, "_state"):  # of dgl.distributed.optim
         states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
         return {tensor.tensor_name: tensor for state in states for tensor in state}

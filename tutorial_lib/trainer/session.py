@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
 
 import dgl
 import torch
@@ -26,7 +25,7 @@ from tutorial_lib.trainer.events import EventWriter, span
 class Session:
     """A trainer that has joined its job, with the ``DistGraph`` of the job."""
 
-    graph: Any
+    graph: dgl.distributed.DistGraph
     rank: int
     world_size: int
     events: EventWriter
@@ -98,6 +97,6 @@ def leave_process_group() -> None:
     group while it holds the GIL and waits for this thread forever. So the gloo object lives until the process exits,
     when it is destroyed without the GIL. Earlier, a DistributedDataParallel could destroy it with the GIL.
     """
-    gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
+    gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]  # type: ignore
     dist.destroy_process_group()
     atexit.register(gloo.clear)
