@@ -23,7 +23,7 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.coordinator import Coordinator, MachineUse
 from tutorial_lib.launcher.findings import Findings
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.watch import Stack, members
+from tutorial_lib.launcher.watch import Stack, registered_processes
 from tutorial_lib.partition import Partition
 
 # What faulthandler writes for a rank that waits in all_reduce.
@@ -138,7 +138,7 @@ class RunningJob:
         return self._member(machine, role, index).pid
 
     def _member(self, machine: Machine, role: str, index: int) -> Stack:
-        found = members(Path(self.plan.log_dir) / machine.name)
+        found = registered_processes(Path(self.plan.log_dir) / machine.name)
         return next(member for member in found if (member.role, member.index) == (role, index))
 
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:

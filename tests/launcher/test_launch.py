@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, examine, plan_of
 
-from tutorial_lib.errors import InputError, how_it_ended
+from tutorial_lib.errors import InputError, describe_exit_code
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
@@ -140,7 +140,7 @@ def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
     ("code", "words"), [(1, "exit code 1"), (-9, "killed by signal 9 (SIGKILL)"), (-7, "/dev/shm was full")]
 )
 def test_how_it_ended(code, words):
-    assert words in how_it_ended(code)
+    assert words in describe_exit_code(code)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from commands import wait_until
 from fault_support import DUMP
 
 from tutorial_lib.launcher import watch
-from tutorial_lib.launcher.watch import MachineHealth, Stack, collect, disk_trouble, members, report
+from tutorial_lib.launcher.watch import MachineHealth, Stack, collect, disk_trouble, registered_processes, report
 
 
 def note_member(folder: Path, pid: int, role: str) -> None:
@@ -53,7 +53,7 @@ def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as child:
         try:
             assert child.stdout.readline() == b"up\n"
-            assert [(m.role, m.index, m.pid) for m in members(tmp_path)] == [("server", 0, child.pid)]
+            assert [(m.role, m.index, m.pid) for m in registered_processes(tmp_path)] == [("server", 0, child.pid)]
             [stack] = collect(tmp_path)
             assert "in wait_here" in stack.where()
             assert stack.state != "T"

@@ -13,7 +13,7 @@ from tutorial_lib.data import DEFAULT_SCALE
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.tools import jobs
-from tutorial_lib.tools.options import app, parse, run_command, storable
+from tutorial_lib.tools.options import app, options_to_store, parse, run_command
 from tutorial_lib.trainer.config import TrainConfig
 
 PARTITION = ["partition", "--dataset", "synthetic-products"]
@@ -136,7 +136,7 @@ def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):
         return {name: value for name, value in seen[-1].items() if name not in ("resume", "trust", "out")}
 
     started = {"emulate": 2, "fanouts": "3", "root": Path("data"), "show_output": True, "cache": "1MB", "out": Path()}
-    (tmp_path / "options.json").write_text(json.dumps(storable(started)))
+    (tmp_path / "options.json").write_text(json.dumps(options_to_store(started)))
     assert recalled("--batch-size", "7", "--cache=2MB") == {
         **{"emulate": 2, "fanouts": "3", "root": tmp_path / "data", "show_output": True},
         **{"batch_size": 7, "cache": "2MB"},

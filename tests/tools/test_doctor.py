@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
     ],
 )
 def test_trial_imports(code, status, detail):
-    finding = prepare.trial_import(code, 2 if "sleep" in code else 60)
+    finding = prepare.check_import(code, 2 if "sleep" in code else 60)
     assert finding.status == status
     assert finding.detail.startswith(detail)
 

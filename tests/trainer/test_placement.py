@@ -8,7 +8,7 @@ from commands import events_of
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.trainer.placement import CPU, assign, settle
+from tutorial_lib.trainer.placement import CPU, assign, choose_device
 
 no_gpu = pytest.mark.skipif(
     torch.cuda.is_available() and not os.environ.get("TUTORIAL_NO_SKIP"), reason="this computer has a GPU"
@@ -53,7 +53,7 @@ def test_the_cpu_moves_nothing():
     blocks, features = [object()], torch.ones(2)
     assert CPU.to_device(blocks, features) == (blocks, features)
     assert CPU.to_device(blocks, features)[1] is features
-    assert settle("cpu") == CPU
+    assert choose_device("cpu") == CPU
     assert CPU.describe() == {"device": "cpu", "backend": "none", "device_reason": "asked for"}
 
 
@@ -63,7 +63,8 @@ def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
     Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").cluster()
     with pytest.raises(InputError, match="no GPU that torch can use"):
         Layout(emulate=2, device="cuda").cluster()
-    assert settle("auto").describe() == {"device": "cpu", "backend": "none", "device_reason": "0 GPU(s) for 1 ranks"}
+    without_gpu = {"device": "cpu", "backend": "none", "device_reason": "0 GPU(s) for 1 ranks"}
+    assert choose_device("auto").describe() == without_gpu
 
 
 @no_gpu

@@ -34,7 +34,7 @@ def seed_dgl(value: int) -> None:
     dgl.seed(value)
 
 
-def connect_soon() -> None:
+def shorten_server_sleep() -> None:
     """Let a server sleep 0.3 s instead of 3 s for its clients, which are ready within milliseconds."""
     rpc_server = import_module("dgl.distributed.rpc_server")
 

@@ -92,7 +92,7 @@ class Dataset:
         for relation in graph.canonical_etypes:
             kind = f"{':'.join(relation)}, {graph.num_nodes(relation[0])} nodes"
             for of, key in enumerate(("src", "dst")):
-                add(key, kind, graph.num_edges(relation), ends(graph, relation, of))
+                add(key, kind, graph.num_edges(relation), read_endpoints(graph, relation, of))
         for kind in graph.ntypes:
             for key, tensor in sorted(graph.nodes[kind].data.items()):
                 add(key, f"{kind}, {graph.num_nodes(kind)} nodes", len(tensor), [tensor])
@@ -102,7 +102,7 @@ class Dataset:
         digest.update(str(self.num_classes).encode())
         if self.ids is not None:
             digest.update("\0".join(map(str, self.ids.to_pylist())).encode())
-        let_go(graph)
+        release_pages(graph)
         return digest.hexdigest()
 
 
@@ -125,7 +125,7 @@ class Pairs:
         return 2 * len(self.low)
 
 
-def let_go(graph: dgl.DGLGraph | Pairs) -> None:
+def release_pages(graph: dgl.DGLGraph | Pairs) -> None:
     """Release the pages of large mapped files, except changed pages. The next access reads them again."""
     for array in (graph.low, graph.high, graph.feat) if isinstance(graph, Pairs) else ():
         if array is not None and array.nbytes >= LARGE and isinstance(array.base, mmap.mmap):
@@ -133,7 +133,7 @@ def let_go(graph: dgl.DGLGraph | Pairs) -> None:
                 array.base.madvise(MADV_PAGEOUT)
 
 
-def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
+def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
     """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in pieces."""
     import torch
 
@@ -143,7 +143,7 @@ def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[t
     for one in (graph.low, graph.high)[:: -1 if of else 1]:
         for at in range(0, len(one), PIECE):
             yield torch.from_numpy(one[at : at + PIECE].astype(np.int64))
-        let_go(graph)
+        release_pages(graph)
 
 
 def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
@@ -200,7 +200,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
             text = f"in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.int().argmax())}"
             remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). float32 ends at 3.4e38."
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
-    let_go(graph)
+    release_pages(graph)
     if unused := [key for key, count in dataset.split_counts().items() if count == 0]:
         raise InputError(f"{name}: {unused[0]} selects no node")
     return dataset

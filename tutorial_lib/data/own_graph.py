@@ -26,13 +26,13 @@ from tutorial_lib.data.tables import (
     TABLES,
     Ids,
     Nodes,
-    columns_of,
-    one_of,
-    place_in,
+    find_one_file,
     read_array,
+    read_column_names,
+    read_errors,
     read_nodes,
     read_table,
-    reading,
+    row_name,
 )
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject
@@ -125,9 +125,9 @@ def _add_reverse_edges(edges: Edges, counts: dict[str, int]) -> Edges:
 def _read_folder(folder: Path) -> GraphFiles:
     """Read a folder with tables and arrays of one type of nodes, or with a ``graph.yaml``."""
     if (path := folder / "graph.yaml").is_file():
-        with reading(path, "docs/own-graph.md describes graph.yaml."):
+        with read_errors(path, "docs/own-graph.md describes graph.yaml."):
             about = Description.model_validate(yaml.safe_load(path.read_text()))
-    elif (file := one_of(folder, "edges", endings := (*TABLES, ".npy"))) is not None:
+    elif (file := find_one_file(folder, "edges", endings := (*TABLES, ".npy"))) is not None:
         about = Description(nodes={NODE: "."}, edges={":".join(EDGE): file.name})
     else:
         text = f"{folder} has none of {', '.join(f'edges{ending}' for ending in endings)} and graph.yaml"
@@ -163,7 +163,7 @@ def _read_edges(path: Path) -> dict[str, pa.Array]:
             raise InputError(f"{path} is {array.dtype} of shape {array.shape}, expected whole numbers (E, 2) or (2, E)")
         src, dst = np.ascontiguousarray(array.T if array.shape[1] == 2 else array, np.int64)
         return {"src": pa.array(src), "dst": pa.array(dst)}
-    names = columns_of(path)
+    names = read_column_names(path)
     found = [next((name for name in names if name.lower() in of), "") for of in (SOURCES, DESTINATIONS)]
     if "" in found:
         found, without_header = names, all(name.lstrip("-").isdigit() for name in names)
@@ -197,7 +197,7 @@ def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: Ids) -> tuple[
         if (unknown := (numbers < 0) | (numbers >= len(known))).any():
             row = int(unknown.argmax())
             listed = f", 0 to {len(known) - 1}" if isinstance(known, range) else ""
-            text = f"{place_in(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{listed}"
+            text = f"{row_name(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{listed}"
             raise InputError(text, "Remove this row, or list the node in nodes.csv, in a column id.")
     return found[0], found[1]
 
@@ -217,7 +217,7 @@ def _numbers_of(column: pa.Array, ids: Ids) -> np.ndarray:
 def _read_npz(path: Path) -> GraphFiles:
     """Read a file, or the file of the same name in a zip file, without unpickling. Self loops are left out."""
     remedy = "Copy the file again, or save it as docs/own-graph.md describes."
-    with reading(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
+    with read_errors(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
         stream: Any = io.BytesIO(zipfile.ZipFile(file).read(f"{path.stem}.npz")) if path.suffix == ".zip" else file
         with NpzFile(stream, allow_pickle=False) as stored:  # np.load would also open .npy files
             adjacency = _read_csr(stored, "adj").tocoo()

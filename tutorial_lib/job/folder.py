@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, graph_name_of, lock_holder, lock_now, write_json
+from tutorial_lib.files import JsonObject, graph_name_of, lock_holder, try_lock, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
@@ -91,7 +91,7 @@ def own_run_folder(out: Path) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if lock_now(folder) is False:  # None without locks
+        if try_lock(folder) is False:  # None without locks
             message = f"another program is running in {out}: {lock_holder(out)}"
             raise InputError(message, "Wait for its end, or stop it.")
         check_right_to_write(out)

@@ -22,13 +22,13 @@ from subprocess import DEVNULL, PIPE
 
 import psutil
 
-from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, how_it_ended, printable
+from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, describe_exit_code, printable
 from tutorial_lib.files import flush, read_json, write_json
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.backends.remote import SshBackend
 from tutorial_lib.launcher.coordinator import Event, OnEvent
 from tutorial_lib.launcher.jobspec import Machine
-from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, readable
+from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, read_manifests
 
 LIST = "delivery.json"
 JOB, IP_CONFIG = "job.json", "ip_config.txt"  # inputs of the trainers in the run folder
@@ -156,13 +156,13 @@ class RemoteFiles:
                 with contextlib.suppress(JobError):  # the next copy from this machine fails, too
                     rules = ["+ /checkpoint/", f"+ /checkpoint/{NEWEST}", "- *"]
                     self._fetch(self.cluster.machines[0], Path(folder), rules)
-                newest = readable(Path(folder, "checkpoint")).get(NEWEST)
+                newest = read_manifests(Path(folder, "checkpoint")).get(NEWEST)
             fetch = partial(self._fetch, target=self.run, rules=[f"- /{name}" for name in ONLY_HERE])
             for machine, error in self._on_all(fetch).items():
                 problems.append(f"{error}; {machine.name} ({machine.address}) still has its results in {self.folder}")
             for path in self.run.rglob("*"):
                 flush(path)
-            here = readable(checkpoints).get(NEWEST)
+            here = read_manifests(checkpoints).get(NEWEST)
             if newest and (here is None or (len(here.epochs), here.step) < (len(newest.epochs), newest.step)):
                 adopt_checkpoint(checkpoints, newest)
         except (TutorialError, OSError) as error:
@@ -225,7 +225,7 @@ class RemoteFiles:
             errors = file.read()
         if done.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy
             causes = [line for line in errors.splitlines() if not EFFECTS.search(line)]
-            cause = printable([how_it_ended(done.returncode), *causes][-1])
+            cause = printable([describe_exit_code(done.returncode), *causes][-1])
             remedy = next((remedy for text, remedy in REMEDIES.items() if text in errors), "")
             raise JobError(f"{task} {machine.name}: {cause}", remedy)
         return done.stdout

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, check_arguments, default_root, load_dataset
-from tutorial_lib.files import graph_name_of, replacing
+from tutorial_lib.files import graph_name_of, replace_file
 from tutorial_lib.launcher.environment import package_digest
 from tutorial_lib.partition.folder import (
     FORMAT_VERSION,
@@ -57,7 +57,7 @@ class DataSource:
         partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
         if folder is None:
             features = dataset.num_features > 0 or not dataset.structure.is_homogeneous
-            with replacing(self._known(parts, features=features)) as file:
+            with replace_file(self._known(parts, features=features)) as file:
                 file.write(out.name.encode())
         return partition
 

@@ -137,11 +137,11 @@ def run_single(
     from tutorial_lib.tasks.run import train_single
     from tutorial_lib.tasks.task import LocalShard
     from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
-    from tutorial_lib.trainer.placement import settle
+    from tutorial_lib.trainer.placement import choose_device
 
     reporter, out, events = reporter or Reporter(), out.absolute(), list[Event]()
     reporter.epochs = config.epochs
-    place, dataset = settle(device), _load(source, config, reporter)
+    placement, dataset = choose_device(device), _load(source, config, reporter)
     _ = dataset.graph  # this process needs the whole graph
     start = time.time()  # as in a distributed run, the time begins when the data are in memory
     places = {"machines": 1, "trainers": 1, "partition": "single process"}
@@ -153,10 +153,10 @@ def run_single(
             log.write(events[-1])
 
         write_json(out / JOB, {"train": config.to_dict(), "description": settings})
-        emit("placed", **place.describe())
+        emit("placed", **placement.describe())
         saver = CheckpointManager(out / "checkpoint", settings, keep.every, keep.resume, emit)
         try:
-            trained = train_single(LocalShard(dataset, place, emit), config, saver)
+            trained = train_single(LocalShard(dataset, placement, emit), config, saver)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")

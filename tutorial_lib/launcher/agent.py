@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tutorial_lib.errors import TutorialError, attempts, how_it_ended
+from tutorial_lib.errors import TutorialError, attempts, describe_exit_code
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher import network, watch
 from tutorial_lib.launcher.checks import check_machine, find_versions
 from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
 from tutorial_lib.launcher.jobspec import JobSpec, Role
-from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught
+from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught_exception
 from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descendants, start_process
 from tutorial_lib.launcher.shm import lock_shm
 
@@ -141,10 +141,10 @@ class Agent:
             role, k, cause = "agent", 0, trouble
         lines = tail(self.logs / log_name(role, k))
         if not cause:
-            cause = how_it_ended(code)
+            cause = describe_exit_code(code)
             if self.health.out_of_memory(code):
                 cause += "; the kernel ended a process for want of memory at that time"
-            if role not in WORKERS and (exception := uncaught(lines, code)):  # more useful than the exit code
+            if role not in WORKERS and (exception := uncaught_exception(lines, code)):  # more useful than the exit code
                 cause = f"{exception} ({cause})"
         self.link.put(msg.Failed(role, k, cause, lines))
 
@@ -202,7 +202,7 @@ class Agent:
             self._report("started", role=role, index=k)
         # A killed sampler may end its trainer before the next check of the machine. Then this call collects both, and
         # the sampler is the cause.
-        for member in watch.members(self.logs) if ended and not self.stopping else ():
+        for member in watch.registered_processes(self.logs) if ended and not self.stopping else ():
             code, _ = ended.get(member.pid, (0, 0))
             if member.role in WORKERS and code < 0 and code != -signal.SIGTERM:
                 self._fail(member.role, member.index, code)

@@ -29,7 +29,7 @@ from tutorial_lib.errors import JobError, WaitedTooLong
 from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.failure import JobFailed, failure, first_sigterm, how_it_was_ended, stall_failure
+from tutorial_lib.launcher.failure import JobFailed, describe_interruption, failure, first_sigterm, stall_failure
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
 from tutorial_lib.launcher.watch import Stack
@@ -97,7 +97,7 @@ class Coordinator:
             self._write_failure(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None
         except (KeyboardInterrupt, SystemExit) as end:
-            self._write_failure(f"{how_it_was_ended(end.code if isinstance(end, SystemExit) else 130)}\n")
+            self._write_failure(f"{describe_interruption(end.code if isinstance(end, SystemExit) else 130)}\n")
             raise
         finally:
             try:

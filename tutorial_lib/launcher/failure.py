@@ -77,7 +77,7 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
     return stalled
 
 
-def how_it_was_ended(exit_code: object) -> str:
+def describe_interruption(exit_code: object) -> str:
     """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
     ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
     return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""

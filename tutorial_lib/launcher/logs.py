@@ -50,7 +50,7 @@ def shortened(line: str) -> str:
     return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} ... (cut here)"
 
 
-def uncaught(lines: list[str], code: int | None) -> str | None:
+def uncaught_exception(lines: list[str], code: int | None) -> str | None:
     """Return the exception at the end of the log of a Python program if the exit code shows that it was not handled."""
     # Python ends with code 1. A DGL server still runs threads then, and C++ aborts it after a line of its own.
     kept = [line.strip() for line in lines if line.strip()]

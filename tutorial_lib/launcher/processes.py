@@ -73,7 +73,7 @@ def end_descendants(reap: Callable[[], object]) -> None:
 
 
 class Forkserver:
-    """The agent's end of the connection. The template inherits the socket ``theirs`` and calls ``fork_as_told``."""
+    """The agent's end of the connection. The template inherits the socket ``theirs`` and calls ``fork_on_request``."""
 
     def __init__(self) -> None:
         self._socket, self.theirs = socket.socketpair()
@@ -100,7 +100,7 @@ def is_forkserver() -> bool:
     return FORKSERVER in os.environ
 
 
-def fork_as_told() -> None:
+def fork_on_request() -> None:
     """In a template, fork a process for each request of the agent and exit. Return only in the other processes."""
     if not is_forkserver():
         return
@@ -117,7 +117,7 @@ def fork_as_told() -> None:
                 os.dup2(log.fileno(), 2)
             if (torch := sys.modules.get("torch")) is not None:
                 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when loaded
-            importlib.import_module("sitecustomize").take_part()  # the hook, as at the start of a process
+            importlib.import_module("sitecustomize").join_job()  # the hook, as at the start of a process
             return
     sys.stdout.flush()
     os._exit(0)  # without exit handlers of libraries, which have nothing to clean up

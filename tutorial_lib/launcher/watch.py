@@ -51,7 +51,7 @@ class Stack:
         return f"{prefix}in {function} ({Path(path).name}:{line}){caller}"
 
 
-def members(folder: Path) -> list[Stack]:
+def registered_processes(folder: Path) -> list[Stack]:
     """Return the processes that have registered in the log folder of a machine, also those that have ended."""
     names = sorted(path.name.split("-") for path in (folder / FOLDER).glob("*-*-*"))
     return [Stack(role, int(index), int(pid)) for role, index, pid in names]
@@ -67,7 +67,7 @@ def _stat(pid: int) -> list[str]:
 def collect(folder: Path) -> list[Stack]:
     """Let every living process of a machine write its stacks, and read them. The job is about to end."""
     found = []
-    for member in members(folder):
+    for member in registered_processes(folder):
         path = (folder / FOLDER / f"{member.role}-{member.index}-{member.pid}").resolve()
         with contextlib.suppress(psutil.Error):
             process, state = psutil.Process(member.pid), "".join(_stat(member.pid)[:1])
@@ -108,7 +108,7 @@ class MachineHealth:
 
     def dead_workers(self) -> list[tuple[Stack, int]]:
         """Return failed samplers that were zombies at the last call, too. Their trainers would wait forever."""
-        stats = {member: _stat(member.pid) for member in members(self.folder) if member.role in WORKERS}
+        stats = {member: _stat(member.pid) for member in registered_processes(self.folder) if member.role in WORKERS}
         zombies = {member for member, fields in stats.items() if fields[:1] == ["Z"]}
         codes = [(member, os.waitstatus_to_exitcode(int(stats[member][-1]))) for member in zombies & self._zombies]
         self._zombies = zombies

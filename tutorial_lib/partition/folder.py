@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.data.cache import temporary_beside
+from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, write_json
@@ -124,7 +124,7 @@ def partition_dataset(
         raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_beside(out) as folder:
+        with sibling_folder(out) as folder:
             try:
                 manifest = _write_folder(dataset, wanted, method if method.endswith(".npy") else used, folder, log)
             except Exception:

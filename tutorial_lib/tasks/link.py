@@ -133,7 +133,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
         generator, count = np.random.Generator(np.random.PCG64([config.seed, 0x4E4547])), len(self.original)
         drawn = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
         self.negatives = torch.from_numpy(np.argsort(self.original)[drawn])
-        self.model = config.model(self.features.shape[1], config.hidden_size).to(self.place.device)
+        self.model = config.model(self.features.shape[1], config.hidden_size).to(self.placement.device)
         train, val, per_epoch = self.edges["train"], self.edges["val"], -(-self.epoch_edges // shard.world_size)
         steps = equal_steps(min(len(train), per_epoch), config.batch_size, "training edges")
         self.batches = self._loader(train, config.negatives, train=True, steps=steps, per_epoch=per_epoch)
@@ -146,7 +146,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def inputs(self, batch: EdgeBatch) -> EdgeInputs:
         rows = self.features[batch.input_nodes]
-        return self.place.to_device(batch.blocks, rows, batch.src, batch.dst, batch.negatives)
+        return self.placement.to_device(batch.blocks, rows, batch.src, batch.dst, batch.negatives)
 
     def loss(self, model: nn.Module, inputs: EdgeInputs) -> tuple[Tensor, int]:
         blocks, features, src, dst, negatives = inputs
@@ -180,7 +180,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
     def _all_neighbors(self, _shard: Shard, x: Store, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Block, Tensor]]:
         for seeds in ids.split(size) if len(ids) else ():
             block = self.view.sample_block(seeds, FULL)
-            (placed,), rows = self.place.to_device([block], x[block.srcdata[dgl.NID]])
+            (placed,), rows = self.placement.to_device([block], x[block.srcdata[dgl.NID]])
             yield seeds, placed, rows
 
 

@@ -53,7 +53,7 @@ class NodeTask(Task[Batch, NodeInputs]):
         return self.shard.data["label"]
 
     def make_model(self) -> nn.Module:
-        return self.config.model(self.features.shape[1], self.shard.num_classes).to(self.place.device)
+        return self.config.model(self.features.shape[1], self.shard.num_classes).to(self.placement.device)
 
     def judge(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the prediction for each row of the model's outputs, and whether it agrees with the label."""
@@ -65,8 +65,8 @@ class NodeTask(Task[Batch, NodeInputs]):
         if rows is None or labels is None:
             rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds].long()
         if not isinstance(rows, FirstLayer):
-            return self.place.to_device(batch.blocks, rows, labels)
-        blocks, own, mean, labels = self.place.to_device(batch.blocks, rows.own, rows.mean, labels)
+            return self.placement.to_device(batch.blocks, rows, labels)
+        blocks, own, mean, labels = self.placement.to_device(batch.blocks, rows.own, rows.mean, labels)
         return blocks, FirstLayer(own, mean), labels
 
     def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
@@ -108,8 +108,8 @@ class EmbeddingTask(NodeTask):
         # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
         rows = self.embeddings["node"](batch.input_nodes)
         rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout, torch.is_grad_enabled())
-        blocks, labels = self.place.to_device(batch.blocks, self.labels[batch.seeds].long())
-        return blocks, rows.to(self.place.device), labels
+        blocks, labels = self.placement.to_device(batch.blocks, self.labels[batch.seeds].long())
+        return blocks, rows.to(self.placement.device), labels
 
     def evaluate(self) -> TrainResult:
         result = super().evaluate()

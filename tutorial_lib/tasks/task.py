@@ -39,9 +39,9 @@ class LocalShard:
 
     rank, world_size, distributed = 0, 1, False
 
-    def __init__(self, dataset: Dataset, place: Placement = CPU, emit: Emit = no_events) -> None:
+    def __init__(self, dataset: Dataset, placement: Placement = CPU, emit: Emit = no_events) -> None:
         self.graph, self.target, self.data = dataset.graph, dataset.target, dataset.target_data
-        self.num_classes, self.place, self.emit = dataset.num_classes, place, emit
+        self.num_classes, self.placement, self.emit = dataset.num_classes, placement, emit
 
     def nodes(self, mask: str) -> Tensor:
         """Return the int64 IDs of this process's share of the nodes of a mask. The shares differ by a few nodes."""
@@ -73,8 +73,8 @@ class DistShard:
 
     distributed = True
 
-    def __init__(self, session: Session, partition: Partition, place: Placement = CPU) -> None:
-        self.partition, self.place, self.emit = partition, place, session.events.emit
+    def __init__(self, session: Session, partition: Partition, placement: Placement = CPU) -> None:
+        self.partition, self.placement, self.emit = partition, placement, session.events.emit
         self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
         facts = partition.manifest["dataset"]
         self.target, self.num_classes = facts.get("target", self.graph.ntypes[0]), facts["num_classes"]
@@ -135,9 +135,9 @@ class Task(ABC, Generic[BatchType, Inputs]):
     sparse_optimizers: Sequence[SparseAdam] = ()  # optimizers of the embeddings
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
-        if shard.place.on_gpu and not self.on_gpu:
+        if shard.placement.on_gpu and not self.on_gpu:
             raise InputError(f"--task {self.name} computes on the CPU", "Take --device cpu.")
-        self.shard, self.config, self.place = shard, config, shard.place
+        self.shard, self.config, self.placement = shard, config, shard.placement
 
     @abstractmethod
     def inputs(self, batch: BatchType) -> Inputs:
@@ -220,7 +220,7 @@ def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any,
     for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
         nodes = batch.input_nodes
         rows: Any = {t: rows_of(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
-        (block,), rows = shard.place.to_device(batch.blocks, rows)
+        (block,), rows = shard.placement.to_device(batch.blocks, rows)
         yield batch.seeds, block, rows
 
 
@@ -237,6 +237,6 @@ def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
     def source(shard: Shard, x: DistTensor, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()
         for part, *rows in prefetch(read(x, parts), 1):
-            yield part, None, FirstLayer(*shard.place.to_device([], *rows)[1:])
+            yield part, None, FirstLayer(*shard.placement.to_device([], *rows)[1:])
 
     return source

@@ -17,7 +17,7 @@ from typing_extensions import Buffer
 
 from tutorial_lib.errors import TutorialError, printable, to_stderr
 from tutorial_lib.job.folder import continue_command
-from tutorial_lib.launcher.failure import JobFailed, how_it_was_ended
+from tutorial_lib.launcher.failure import JobFailed, describe_interruption
 from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.options import run_command
 
@@ -26,7 +26,7 @@ RETRY_SECONDS = 0.05
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit. Every failure prints a sentence and has an exit code."""
-    heed_signals()
+    install_signal_handlers()
     jobs.RUNNING.clear()
     if sys.stdout is sys.__stdout__:  # a notebook or a test may have replaced the streams
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 130
     except SystemExit as end:
         code = end.code
-    if how := how_it_was_ended(code):
+    if how := describe_interruption(code):
         commands = [continue_command(kind, folder) for kind, folder in jobs.RUNNING.items()]
         to_stderr("\n".join([how, *(f"to continue: {command}" for command in commands if command)]))
     with contextlib.suppress(AttributeError, ValueError):
@@ -99,7 +99,7 @@ def lasting_stream(like: object, number: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(file, getattr(like, "encoding", "utf-8"), "backslashreplace", line_buffering=by_line)
 
 
-def heed_signals() -> None:
+def install_signal_handlers() -> None:
     """Let SIGINT, SIGTERM and SIGHUP unwind this program, unless the parent process has made it ignore them.
 
     A signal during an import waits for its end, because packages catch exceptions around their imports and the signal

@@ -22,7 +22,7 @@ from tutorial_lib.launcher.environment import describe_environment
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
-from tutorial_lib.tools.plan import Job, estimate, sizes_of
+from tutorial_lib.tools.plan import Job, estimate, job_sizes
 from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_FINALE = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"
@@ -63,7 +63,7 @@ def train(
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     RUNNING["train"] = folder
-    keep = replace(keep, options=cli.storable(given))
+    keep = replace(keep, options=cli.options_to_store(given))
     with RunDisplay() as display:
         try:
             if single_process:
@@ -77,7 +77,7 @@ def train(
             chosen = f"This run is train --machines 1 --trainers {given['trainers']}"
             to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
             layout = replace(layout, emulate=None, trainers=given["trainers"])
-            keep = replace(keep, options=cli.storable(given))
+            keep = replace(keep, options=cli.options_to_store(given))
             result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
@@ -119,12 +119,12 @@ def finale(
 
     RUNNING["finale"] = folder
     with RunDisplay() as display:
-        keep = replace(keep, options=cli.storable(given))
+        keep = replace(keep, options=cli.options_to_store(given))
         result = run_distributed(source, layout, config, folder, display, keep)
         display.say("checking the predictions in original IDs")
         check_predictions(source, folder, result)
     display.summary(result, folder)
-    for name, (mean, deviation) in published(result).items():
+    for name, (mean, deviation) in published_accuracies(result).items():
         print(f"published {name}: {mean:.4f} ± {deviation:.4f}")
 
 
@@ -132,7 +132,7 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than there is."""
     together = not layout.elsewhere
     counts = {"machines": machines, "trainers": layout.trainers, "cores": len(os.sched_getaffinity(0))}
-    job = Job(**sizes_of(source), **counts, config=config, together=together)
+    job = Job(**job_sizes(source), **counts, config=config, together=together)
     found = estimate(job)
     seconds = config.epochs * found.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
     memory = human_bytes(round(found.memory["machine"]))
@@ -154,7 +154,7 @@ def check_predictions(source: DataSource, folder: Path, result: JsonObject) -> N
             raise JobError(f"predictions.npy has {name} accuracy {found}, the trainers counted {counted}")
 
 
-def published(result: JsonObject) -> dict[str, tuple[float, float]]:
+def published_accuracies(result: JsonObject) -> dict[str, tuple[float, float]]:
     """Return the published accuracies of the graph of a run, or nothing for other graphs."""
     real = result["dataset"] == "ogbn-products" and sum(result["partition"]["nodes"]) == PUBLISHED_NODES
     return PUBLISHED if real else {}

@@ -158,7 +158,7 @@ def run_command(words: Sequence[str]) -> None:
     command(*bound.args, **bound.kwargs)
 
 
-def storable(given: JsonObject) -> JsonObject:
+def options_to_store(given: JsonObject) -> JsonObject:
     """Return the options for ``options.json``. A later ``--resume`` may run elsewhere, so paths are absolute."""
     return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in given.items()}
 

@@ -98,7 +98,7 @@ def plan(
     config = cli.complete_config(config, source.seed, fanouts, cache)
     rate = parse_wire(wire or (None if machines is None else "10gbit"))
     known = {"train": job.train or max(1, job.nodes // 10)}
-    sizes = sizes_of(replace(source, name=dataset)) if dataset else known
+    sizes = job_sizes(replace(source, name=dataset)) if dataset else known
     places = {"together": machines is None, "machines": emulate if machines is None else machines}
     job = replace(job, **sizes, **places, config=config, wire=rate and 8.0 * rate)
     found = estimate(job)
@@ -172,7 +172,7 @@ def estimate(job: Job) -> Estimate:
     return Estimate(memory, cut, steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
 
 
-def sizes_of(source: DataSource) -> dict[str, int]:
+def job_sizes(source: DataSource) -> dict[str, int]:
     """Return ``nodes`` to ``val`` of a ``Job``. Data sets with unknown sizes are loaded."""
     source.check_arguments()
     if source.name in ("synthetic-products", "ogbn-products"):  # the former imitates the latter at any size

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tutorial_lib.data import NAMES, check_arguments, load_dataset
-from tutorial_lib.errors import InputError, how_it_ended, to_stderr
+from tutorial_lib.errors import InputError, describe_exit_code, to_stderr
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
@@ -42,7 +42,7 @@ def doctor(
     if sum(place is not None for place in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     machines = examine_machines(Layout(emulate, on=on, real=ssh), part_config)
-    findings = Findings([*run_checks([programs, trial_import]), *machines])
+    findings = Findings([*run_checks([programs, check_import]), *machines])
     print(json.dumps(findings, indent=2, default=asdict) if as_json else repr(findings))
     sys.exit(1 if findings.failed else 0)
 
@@ -54,13 +54,13 @@ def programs() -> Iterator[Finding]:
         yield Finding(name, OK if path else SKIP, path or f"not found. {option} needs it: sudo apt install {package}")
 
 
-def trial_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
+def check_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
     """Import DGL in a child process, because the import can crash or hang."""
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return Finding("import dgl", FAIL, f"did not end within {seconds:g} s", f"Try it by hand: {sys.executable}")
-    words = (done.stderr if done.returncode else done.stdout).strip() or how_it_ended(done.returncode)
+    words = (done.stderr if done.returncode else done.stdout).strip() or describe_exit_code(done.returncode)
     return verdict(done.returncode == 0, "import dgl", words.split("\n")[-1], REINSTALL)
 
 

@@ -45,7 +45,7 @@ class TrainState:
     def epoch(self) -> int:
         return len(self.epochs)
 
-    def place(self) -> dict[str, int]:
+    def position(self) -> dict[str, int]:
         return {"epochs": self.epoch, **({"step": self.step} if self.step else {})}
 
 
@@ -98,7 +98,7 @@ class CheckpointManager:
         barrier()  # no rank reads an embedding before it is restored
         sums = manifest.sums[own_rank()] if manifest.step else (0.0, 0)
         state = TrainState(manifest.epochs, manifest.step, *sums, manifest.seconds)
-        self.emit("resumed", **state.place(), **({"damaged": damaged} if damaged else {}))
+        self.emit("resumed", **state.position(), **({"damaged": damaged} if damaged else {}))
         return state
 
     def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: Any, *, last: bool) -> None:
@@ -121,10 +121,10 @@ class CheckpointManager:
             progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
             manifests.publish(self.folder, Manifest(folder.name, state.epochs, self.description, written, *progress))
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
-        keep = broadcast([each.folder for each in manifests.readable(self.folder).values()] if first else None)
+        keep = broadcast([each.folder for each in manifests.read_manifests(self.folder).values()] if first else None)
         if self.first_of_machine:
             manifests.remove_checkpoints(self.folder, keep)
-        self.emit("checkpoint", **state.place())
+        self.emit("checkpoint", **state.position())
 
     def _stores(self, task: Any) -> dict[str, Tensor]:
         """Return the embeddings and the state of their optimizers that the first trainer saves for its machine."""

@@ -163,6 +163,6 @@ def fit(
             with span(emit, "checkpoint", epoch=epoch):
                 saver.save(state, plain, optimizer, task, last=stopped or state.epoch == config.epochs)
             if stopped:
-                saver.emit("stopped", **state.place())
+                saver.emit("stopped", **state.position())
                 raise Stopped
     return state.epochs

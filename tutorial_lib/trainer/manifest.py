@@ -111,7 +111,7 @@ def check_same_settings(saved: Mapping[str, object], settings: Mapping[str, obje
 
 def publish(folder: Path, manifest: Manifest) -> None:
     """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the one before."""
-    newest = readable(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
+    newest = read_manifests(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
     before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
     for name, each in {**before, NEWEST: manifest}.items():
         write_json(folder / name, asdict(each))
@@ -127,7 +127,7 @@ def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
     remove_checkpoints(folder)
 
 
-def readable(folder: Path) -> dict[str, Manifest]:
+def read_manifests(folder: Path) -> dict[str, Manifest]:
     found = {}
     for name in (NEWEST, BEFORE):
         with contextlib.suppress(InputError):
@@ -137,7 +137,7 @@ def readable(folder: Path) -> dict[str, Manifest]:
 
 def remove_checkpoints(folder: Path, keep: Container[str] | None = None) -> None:
     """Remove all checkpoints but those named ``keep``, by default those with a manifest."""
-    keep = [manifest.folder for manifest in readable(folder).values()] if keep is None else keep
+    keep = [manifest.folder for manifest in read_manifests(folder).values()] if keep is None else keep
     for path in folder.glob("epoch-*"):
         if FOLDER_NAME.fullmatch(path.name) and path.name not in keep:
             remove_checkpoint(path)

@@ -80,7 +80,7 @@ class Placement:
 CPU = Placement()
 
 
-def settle(wanted: str) -> Placement:
+def choose_device(wanted: str) -> Placement:
     """Return the device of this rank. All ranks of the process group, if there is one, call this."""
     if wanted == "cpu":
         return Placement(backend="none" if alone() else "gloo")

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests in every server and trainer
-from tutorial_lib.compat.settings import connect_soon
-from tutorial_lib.launcher.processes import fork_as_told
+from tutorial_lib.compat.settings import shorten_server_sleep
+from tutorial_lib.launcher.processes import fork_on_request
 from tutorial_lib.trainer.events import EventWriter, span
 
 
@@ -36,10 +36,10 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
 
     If the job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before.
     """
-    fork_as_told()
+    fork_on_request()
     if os.environ.get("DGL_ROLE") == "server":
         gc.enable()
-        connect_soon()
+        shorten_server_sleep()
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"], use_graphbolt=graphbolt)
         sys.exit(0)

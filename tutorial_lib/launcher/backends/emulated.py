@@ -123,7 +123,7 @@ class EmulatedBackend(Backend):
         self.pid, self.folder, self.pids = answer.pop("daemon"), Path(answer.pop("folder")), answer
         return self
 
-    def stay(self, ends: float) -> None:
+    def keep_running(self, ends: float) -> None:
         """Keep the machines running when this process ends, until a time in seconds since the epoch."""
         with self._daemon.stdin as line:
             line.write(str(ends))

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tutorial_lib.errors import InputError, attempts
-from tutorial_lib.files import lock_holder, lock_now, parse_memory
+from tutorial_lib.files import lock_holder, parse_memory, try_lock
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.jobspec import Machine
 
@@ -48,7 +48,7 @@ def _path_of(name: str) -> Path:
 
 def _is_locked(path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError), path.open() as file:
-        return lock_now(file.fileno()) is False
+        return try_lock(file.fileno()) is False
     return False
 
 
@@ -82,7 +82,7 @@ class PersistentBackend(EmulatedBackend):
 
     def __enter__(self) -> "PersistentBackend":
         self._lock = (self.folder / LOCK_OF_JOB).open()
-        if lock_now(self._lock.fileno()) is False:
+        if try_lock(self._lock.fileno()) is False:
             remedy = "Wait for its end, or start others: python -m tutorial_lib machines start 2 --name other"
             raise InputError(f"the machines {self.name!r} are used by {lock_holder(Path(self._lock.name))}", remedy)
         return self
@@ -122,7 +122,7 @@ def start_machines(
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     (path := _path_of(name)).parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("a+") as registration:
-        if lock_now(registration.fileno()) is False:
+        if try_lock(registration.fileno()) is False:
             remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
             raise InputError(f"machines named {name!r} are running", remedy)
         registration.truncate(0)
@@ -134,7 +134,7 @@ def start_machines(
             found |= {"wires": [wire] * count, "cut": [False] * count}
             found |= {"ssh_config": _write_ssh_config(cluster) if ssh else None}
             print(json.dumps(found), file=registration, flush=True)
-            cluster.stay(ends)
+            cluster.keep_running(ends)
     return describe(name)
 
 

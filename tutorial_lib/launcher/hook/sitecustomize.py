@@ -105,7 +105,7 @@ def end_with(parent):
     os._exit(1)
 
 
-def take_part():
+def join_job():
     """Prepare this process for the job, at its start or after it was forked."""
     startup = [run_file(path) for path in os.environ.get("TUTORIAL_STARTUP_FILES", "").split(os.pathsep) if path]
     role, index = find_role()
@@ -125,7 +125,7 @@ def take_part():
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
-    take_part()
+    join_job()
 
 try:
     run_next_sitecustomize()
