@@ -64,7 +64,7 @@ def slurm_machines(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str 
     try:
         yield name
     finally:
-        if name in persistent.names():
+        if name in persistent.running_names():
             persistent.stop_machines(name)
 
 

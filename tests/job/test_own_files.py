@@ -24,7 +24,7 @@ from tutorial_lib.job.folder import (
     open_run,
 )
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.trainer.manifest import Manifest, publish
+from tutorial_lib.trainer.manifest import Manifest, publish_checkpoint
 
 HOLD = """
 import sys, time
@@ -72,7 +72,7 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "sta')
     (out / "checkpoint").mkdir()
-    publish(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
+    publish_checkpoint(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
     with open_run(out, Reporter(), resume) as log:
         assert [event["kind"] for event in log.earlier] == ["stage"]  # a step needs numbers
     assert (out / "events.jsonl").read_bytes() == written
@@ -96,7 +96,7 @@ def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existe
     with pytest.raises(JobError), open_run(out, Reporter()):
         raise JobError("a failed job")
     (out / "checkpoint").mkdir()
-    publish(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
+    publish_checkpoint(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
     with pytest.raises(InputError, match="a failed check"), open_run(out, Reporter(), Continuation(resume=True)):
         raise InputError("a failed check")
     assert sorted(os.listdir(out)) == ["checkpoint", "events.jsonl"]

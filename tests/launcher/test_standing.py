@@ -20,7 +20,7 @@ from ssh_support import SSHD
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.launcher.backends import persistent
-from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe, find_program, parse_ttl
+from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe_machines, find_program, parse_ttl
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tutorial_lib"]
@@ -35,7 +35,7 @@ def tutorial(*words: str, code: int = 0, **options: Any) -> str:
 
 def gone(name: str) -> None:
     for _left in attempts(f"the machines {name} to go", 15):
-        if name not in persistent.names():
+        if name not in persistent.running_names():
             return
 
 
@@ -44,7 +44,7 @@ def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
     """Two machines; stopped at the end if the test has not done so."""
     tutorial("machines", "start", "2", "--wire", "1gbit", "--shm", "500MB", "--name", "lab", "--ttl", "5m")
     yield "lab"
-    if "lab" in persistent.names():
+    if "lab" in persistent.running_names():
         persistent.stop_machines("lab")
 
 
@@ -178,7 +178,7 @@ def test_a_shell_uses_the_terminal_of_its_caller(lab):
 def test_they_end_by_themselves(emulation, nothing_left, end):
     """L32. After --ttl, and when their daemon is killed. Their folder goes, too."""
     tutorial("machines", "start", "1", "--name", "short", "--ttl", "9s" if end == "ttl" else "5m")
-    found = describe("short")
+    found = describe_machines("short")
     if end != "ttl":
         os.kill(found.pid, end)
     gone("short")
@@ -209,7 +209,7 @@ def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
             types("machines", "wire", "machine-1", "200mbit")
             assert "200mbit" in types("machines", "list")
             if os.geteuid() == 0:
-                assert persistent.names() == []
+                assert persistent.running_names() == []
                 assert "no machines named 'lab' are running" in tutorial("machines", "stop", "lab", code=2)
             words = ["--on", "lab", "--scale", "0.002", "--epochs", "1", "--batch-size", "100", "--fanouts", "5,5"]
             types("train", *words, "--root", f"{folder}/data", "--out", f"{folder}/run")
@@ -245,7 +245,7 @@ def test_a_job_whose_machines_end_says_so(end, lab, partition_of, tmp_path):
             printed = tutorial("machines", "stop", "lab")
             assert f"warning: this ends the job on lab: process {os.getpid()} (" in printed
         else:
-            os.kill(describe("lab").pid, signal.SIGKILL)
+            os.kill(describe_machines("lab").pid, signal.SIGKILL)
         error, _seconds = job.end()
     assert str(error) == "the machines 'lab' ended during the job (machines stop, --ttl, or a killed daemon)"
     assert "machines start" in error.remedy

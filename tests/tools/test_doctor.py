@@ -38,7 +38,7 @@ def test_trial_imports(code, status, detail):
 
 def test_missing_programs_are_no_failure(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert [finding.status for finding in prepare.programs()] == ["skip", "skip"]
+    assert [finding.status for finding in prepare.check_programs()] == ["skip", "skip"]
 
 
 # --- machines

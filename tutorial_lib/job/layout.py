@@ -106,10 +106,10 @@ class Layout:
         if self.device != "cpu":  # ranks on real machines check their GPUs
             import torch  # --help does not wait for it
 
-            from tutorial_lib.trainer.placement import assign
+            from tutorial_lib.trainer.placement import assign_gpus
 
             gpus = 10**6 if self.elsewhere else torch.cuda.device_count()
-            assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
+            assign_gpus(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
         if self.slurm:
             return SlurmBackend(self.subnet, self.emulate)
         if self.on is not None:

@@ -109,7 +109,7 @@ class Agent:
             if role.command is not None:
                 self._start(role.name, k, role.command, env)
             elif self.forkserver is not None:
-                self.forkserver.order(role.name, k, env, self.logs / log_name(role.name, k))
+                self.forkserver.request_process(role.name, k, env, self.logs / log_name(role.name, k))
                 self.processes.append(Process(role.name, k))
         self.roles_to_start.discard(role.name)
         if role.listens:
@@ -164,7 +164,7 @@ class Agent:
                 with contextlib.suppress(OSError):  # on a full disk, a trainer could not save a checkpoint
                     (self.logs / watch.FINISH).touch()
             elif command == msg.Command("stacks"):
-                self.link.put(msg.Stacks(watch.collect(self.logs)))
+                self.link.put(msg.Stacks(watch.collect_stacks(self.logs)))
 
     def _watch_machine(self) -> None:
         """Send a heartbeat every two seconds, and report problems without an exit code."""

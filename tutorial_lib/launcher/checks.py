@@ -85,8 +85,8 @@ def check_shm(spec: JobSpec, _index: int) -> Finding:
         detail = f"/dev/shm holds {len(files)} files of another job"
         remedy = f"If fuser -v {files[0]} prints no process, remove them: rm {' '.join(files)}"
         return Finding("leftovers", FAIL, detail, remedy)
-    told = f"removed {len(removed)} files that a killed job left in" if removed else "no files of another job in"
-    return Finding("leftovers", OK, f"{told} /dev/shm")
+    detail = f"removed {len(removed)} files that a killed job left in" if removed else "no files of another job in"
+    return Finding("leftovers", OK, f"{detail} /dev/shm")
 
 
 def check_folders(spec: JobSpec, index: int) -> Iterator[Finding]:

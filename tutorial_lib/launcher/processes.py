@@ -79,7 +79,7 @@ class Forkserver:
         self._socket, self.theirs = socket.socketpair()
         self._link = Channel(self._socket.fileno(), self._socket.fileno())
 
-    def order(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
+    def request_process(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
         """Request a process with additional variables, without waiting. The agent notices if the template is gone."""
         self._link.put({"role": role, "index": index, "env": env, "log": str(log)})
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tutorial_lib.launcher.logs import WORKERS, end_of
+from tutorial_lib.launcher.logs import WORKERS, read_end
 
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 1.0  # in which the processes write their stacks
@@ -64,7 +64,7 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
-def collect(folder: Path) -> list[Stack]:
+def collect_stacks(folder: Path) -> list[Stack]:
     """Let every living process of a machine write its stacks, and read them. The job is about to end."""
     found = []
     for member in registered_processes(folder):
@@ -77,10 +77,10 @@ def collect(folder: Path) -> list[Stack]:
                 process.resume()  # a stopped process cannot write
                 found.append((path, replace(member, state=state)))
     time.sleep(DUMP_SECONDS)
-    return [replace(stack, text=end_of(path, STACK_BYTES)) for path, stack in found]
+    return [replace(stack, text=read_end(path, STACK_BYTES)) for path, stack in found]
 
 
-def report(stacks: Sequence[tuple[str, Stack]]) -> str:
+def format_stacks(stacks: Sequence[tuple[str, Stack]]) -> str:
     """Return the text of pairs of a machine name and a stack, each with a heading."""
     return "\n".join(f"=== {m}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for m, s in stacks)
 

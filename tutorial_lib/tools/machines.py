@@ -48,7 +48,7 @@ def start(
 @machines_app.command(name="list")
 def list_all(*, as_json: JsonOption = False) -> None:
     """Show the running machines and the jobs that use them."""
-    found = [persistent.describe(name) for name in persistent.names()]
+    found = [persistent.describe_machines(name) for name in persistent.running_names()]
     if as_json:
         print(json.dumps(found, indent=2, default=vars))
     elif not found:
@@ -63,7 +63,7 @@ def list_all(*, as_json: JsonOption = False) -> None:
 @machines_app.command
 def stop(name: NameOption = None, /) -> None:
     """Stop machines, with all processes on them."""
-    found = persistent.describe(running(name).name)
+    found = persistent.describe_machines(running(name).name)
     if found.job:
         to_stderr(f"warning: this ends the job on {found.name}: {found.job}")
     persistent.stop_machines(found.name)
@@ -96,7 +96,7 @@ def change_link(verb: str, machine: str, name: str | None, rate: str | None = No
 
 def running(name: str | None) -> PersistentBackend:
     """Return the machines of the given name, or the only running ones, or those of the default name."""
-    found = persistent.names()
+    found = persistent.running_names()
     return PersistentBackend(name or (found[0] if len(found) == 1 else DEFAULT_NAME))
 
 

@@ -33,7 +33,7 @@ OF_SSH = {"ip_config", "ssh_port", "ssh_username", "ssh_config", "remote_python"
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*OF_SSH, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
-Place = TypeVar("Place", bound=Layout)
+LayoutType = TypeVar("LayoutType", bound=Layout)
 
 
 def about(text: str, group: str | None = None, **more: Any) -> Parameter:
@@ -163,7 +163,7 @@ def options_to_store(given: JsonObject) -> JsonObject:
     return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in given.items()}
 
 
-def choose_machines(layout: Place, ssh: RealMachines | None, given: JsonObject) -> Place:
+def choose_machines(layout: LayoutType, ssh: RealMachines | None, given: JsonObject) -> LayoutType:
     """Return the layout with the machines that the given options choose, by default two emulated machines.
 
     With ``--on``, ``emulate`` becomes the number of the running machines.

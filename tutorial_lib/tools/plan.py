@@ -102,7 +102,8 @@ def plan(
     places = {"together": machines is None, "machines": emulate if machines is None else machines}
     job = replace(job, **sizes, **places, config=config, wire=rate and 8.0 * rate)
     found = estimate(job)
-    print(json.dumps({"job": asdict(job), "estimate": asdict(found)}, indent=2) if as_json else describe(job, found))
+    both = {"job": asdict(job), "estimate": asdict(found)}
+    print(json.dumps(both, indent=2) if as_json else describe_estimate(job, found))
 
 
 def distinct(draws: float, among: float) -> float:
@@ -186,7 +187,7 @@ def job_sizes(source: DataSource) -> dict[str, int]:
     return sizes | {"classes": dataset.num_classes, "train": split["train_mask"], "val": split["val_mask"]}
 
 
-def describe(job: Job, found: Estimate) -> str:
+def describe_estimate(job: Job, found: Estimate) -> str:
     """Return the estimate and its assumptions as text for a terminal."""
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in found.seconds.items())
     memory = ", ".join(f"{name} {count / 1e9:.2f}" for name, count in found.memory.items())

@@ -42,12 +42,12 @@ def doctor(
     if sum(place is not None for place in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     machines = examine_machines(Layout(emulate, on=on, real=ssh), part_config)
-    findings = Findings([*run_checks([programs, check_import]), *machines])
+    findings = Findings([*run_checks([check_programs, check_import]), *machines])
     print(json.dumps(findings, indent=2, default=asdict) if as_json else repr(findings))
     sys.exit(1 if findings.failed else 0)
 
 
-def programs() -> Iterator[Finding]:
+def check_programs() -> Iterator[Finding]:
     """Machines over ssh need an ssh client, and copies to machines need rsync."""
     for name, package, option in (("ssh", "openssh-client", "--ip_config"), ("rsync", "rsync", "--copy_to")):
         path = shutil.which(name)
@@ -77,7 +77,7 @@ def examine_machines(layout: Layout, part_config: Path | None = None) -> Finding
     return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *found])
 
 
-def show(facts: Mapping[str, object], *, as_json: bool) -> None:
+def print_facts(facts: Mapping[str, object], *, as_json: bool) -> None:
     """Print facts as JSON, or one fact per line."""
     width = max(15, *map(len, facts))
     print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:{width}} {facts[key]}" for key in facts))
@@ -109,7 +109,7 @@ def data(
     }
     if not loaded.structure.is_homogeneous:
         facts |= {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
-    show(facts | loaded.info, as_json=as_json)
+    print_facts(facts | loaded.info, as_json=as_json)
 
 
 @app.command
@@ -129,4 +129,4 @@ def partition(
         facts["reused"] = done.reused
     else:
         facts = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in facts.items()}
-    show(facts, as_json=as_json)
+    print_facts(facts, as_json=as_json)

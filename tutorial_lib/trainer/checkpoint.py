@@ -81,7 +81,7 @@ class CheckpointManager:
 
         folder, manifest, damaged = manifests.read_checkpoint(self.folder, read)
         if damaged and first:  # otherwise the next save would replace the intact checkpoint
-            manifests.publish(self.folder, manifest)
+            manifests.publish_checkpoint(self.folder, manifest)
         names = ("model", "optimizer")
         weights, tensors = broadcast([load_file(folder / f"{name}.safetensors") for name in names] if first else None)
         model.load_state_dict(weights)
@@ -119,7 +119,8 @@ class CheckpointManager:
         if first:
             written = {name: record for files, _ in ranks for name, record in files.items()}
             progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
-            manifests.publish(self.folder, Manifest(folder.name, state.epochs, self.description, written, *progress))
+            manifest = Manifest(folder.name, state.epochs, self.description, written, *progress)
+            manifests.publish_checkpoint(self.folder, manifest)
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
         keep = broadcast([each.folder for each in manifests.read_manifests(self.folder).values()] if first else None)
         if self.first_of_machine:

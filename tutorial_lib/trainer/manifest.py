@@ -109,7 +109,7 @@ def check_same_settings(saved: Mapping[str, object], settings: Mapping[str, obje
         raise InputError(f"the checkpoint in {where} belongs to a run with other settings: {text}", remedy)
 
 
-def publish(folder: Path, manifest: Manifest) -> None:
+def publish_checkpoint(folder: Path, manifest: Manifest) -> None:
     """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the one before."""
     newest = read_manifests(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
     before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
@@ -123,7 +123,7 @@ def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
     check_files(folder / manifest.folder, manifest.files, everything=True)
     for name in (*manifest.files, "."):
         flush(folder / manifest.folder / name)
-    publish(folder, manifest)
+    publish_checkpoint(folder, manifest)
     remove_checkpoints(folder)
 
 

@@ -20,7 +20,7 @@ from tutorial_lib.models.graphsage import Block, CscBlock
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 
 
-def assign(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
+def assign_gpus(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
     """Return the number of each rank's GPU (None is the CPU), the backend of the gradients, and the reason.
 
     ``ranks`` have the computer of each rank and its number of GPUs. Ranks that share a GPU cannot use NCCL.
@@ -85,7 +85,7 @@ def choose_device(wanted: str) -> Placement:
     if wanted == "cpu":
         return Placement(backend="none" if alone() else "gloo")
     computer = Path("/proc/sys/kernel/random/boot_id").read_text()  # equal on emulated machines and in containers
-    gpus, backend, reason = assign(wanted, all_gather((computer, torch.cuda.device_count())))
+    gpus, backend, reason = assign_gpus(wanted, all_gather((computer, torch.cuda.device_count())))
     gpu, backend = gpus[own_rank()], "none" if alone() else backend
     if gpu is None:
         return Placement(backend=backend, reason=reason)

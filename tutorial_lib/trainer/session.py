@@ -46,7 +46,7 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
+def open_session(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job of this process, which ``train`` or ``launch`` started, and leave it at the end.
 
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see

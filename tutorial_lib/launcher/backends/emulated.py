@@ -105,9 +105,9 @@ class EmulatedBackend(Backend):
         plan |= {"layers": _list_layers(self.private) if self.separate else []}
         plan |= {"rate": self.rate, "shm_bytes": self.shm_bytes}
         plan |= {"registration": self.registration and self.registration.name}
-        kept = [self.registration.fileno()] if self.registration else []
+        inherited = [self.registration.fileno()] if self.registration else []
         # The daemon ends when its standard input ends. A reader of our standard error would wait for the daemon.
-        start = partial(subprocess.Popen, EMULATOR, text=True, start_new_session=True, cwd=CHECKOUT, pass_fds=kept)
+        start = partial(subprocess.Popen, EMULATOR, text=True, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited)
         try:
             self._daemon = start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             print(json.dumps(plan), file=self._daemon.stdin, flush=True)

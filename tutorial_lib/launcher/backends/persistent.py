@@ -52,18 +52,18 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def names() -> list[str]:
+def running_names() -> list[str]:
     """Return the names of all running machines of this user."""
     return sorted(path.name for path in _path_of("").glob("*") if _is_locked(path))
 
 
-def describe(name: str) -> SimpleNamespace:
+def describe_machines(name: str) -> SimpleNamespace:
     """Return the state of persistent machines, as ``machines list --json`` prints it, or raise an InputError."""
     if _is_locked(path := _path_of(name)) and (text := path.read_text()):
         found = SimpleNamespace(**json.loads(text))
         found.job = lock_holder(lock) if _is_locked(lock := Path(found.folder, LOCK_OF_JOB)) else None
         return found
-    running = ", ".join(names()) or "none"
+    running = ", ".join(running_names()) or "none"
     remedy = f"Running: {running}. Start some with: python -m tutorial_lib machines start 2 --name {name}"
     raise InputError(f"no machines named {name!r} are running", remedy)
 
@@ -72,7 +72,7 @@ class PersistentBackend(EmulatedBackend):
     """Persistent machines. A job enters them, and a command that runs beside a job does not."""
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None) -> None:
-        found = describe(name)
+        found = describe_machines(name)
         running = len(found.machines)
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
@@ -135,14 +135,14 @@ def start_machines(
             found |= {"ssh_config": _write_ssh_config(cluster) if ssh else None}
             print(json.dumps(found), file=registration, flush=True)
             cluster.keep_running(ends)
-    return describe(name)
+    return describe_machines(name)
 
 
 def stop_machines(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
-    os.kill(describe(name).pid, signal.SIGTERM)
+    os.kill(describe_machines(name).pid, signal.SIGTERM)
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
-        if name not in names():
+        if name not in running_names():
             return
 
 
