@@ -65,7 +65,7 @@ def test_parts_are_the_same_files(method, both, tmp_path):
     assert kept.report == made.report
 
 
-def test_let_go_releases_memory_and_keeps_changes(tmp_path):
+def test_release_pages_releases_memory_and_keeps_changes(tmp_path):
     np.save(tmp_path / "low.npy", np.arange(20_000_000, dtype=np.int32))
     low = np.load(tmp_path / "low.npy", mmap_mode="c")
     kept = Pairs(low, low, {"label": torch.zeros(3)})

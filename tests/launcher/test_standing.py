@@ -140,7 +140,7 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
 )
 def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_here, monkeypatch, tmp_path):
     """The error names the set that was chosen, because none is really running."""
-    monkeypatch.setattr(persistent, "names", lambda: running)
+    monkeypatch.setattr(persistent, "running_names", lambda: running)
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
     done = run_here(*words)
     assert done.returncode == 2
