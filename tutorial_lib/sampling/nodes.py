@@ -67,7 +67,8 @@ class Loader(Generic[Source, BatchType]):
     threads: int | None = None
     per_epoch: int | None = None  # largest number of examples in an epoch, which are selected at random if shuffled
 
-    def sample(self, examples: Tensor, seed: int) -> BatchType: ...
+    def sample(self, examples: Tensor, seed: int) -> BatchType:
+        raise NotImplementedError  # subclasses return the batch of these examples
 
     def __len__(self) -> int:
         return -(-len(self.examples[: self.per_epoch]) // self.batch_size) if self.steps is None else self.steps
