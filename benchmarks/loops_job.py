@@ -44,7 +44,7 @@ from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import check_finite, train_epoch
 from tutorial_lib.trainer.manifest import EpochResult
 from tutorial_lib.trainer.placement import CPU
-from tutorial_lib.trainer.session import Session, join, serve_if_server
+from tutorial_lib.trainer.session import Session, open_session, serve_if_server
 
 Loop = Callable[[], Any]
 IN_MEMORY = 8
@@ -295,7 +295,7 @@ if __name__ == "__main__":
     plan = json.loads(Path(sys.argv[1]).read_text())
     if plan["keep_freed_memory"]:
         keep_freed_memory()
-    with join(plan["graph_name"], seed=0) as job:
+    with open_session(plan["graph_name"], seed=0) as job:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
         {"learn": learn, "compare": compare, "rows": rows}[plan.get("what", "compare")](job, plan)
         if dist.get_rank() == 0:

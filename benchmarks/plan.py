@@ -25,7 +25,7 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends.emulated import parse_wire
-from tutorial_lib.tools.plan import Estimate, Job, estimate, sizes_of
+from tutorial_lib.tools.plan import Estimate, Job, estimate, job_sizes
 from tutorial_lib.trainer.config import TrainConfig
 
 EPOCHS = 3
@@ -55,7 +55,7 @@ def run(case: tuple[Any, ...], root: Path | None) -> dict[str, Any]:
     scale, machines, fanouts, wire, cache, batch = case
     config = TrainConfig(epochs=EPOCHS, fanouts=fanouts, cache=cache * 10**6, batch_size=batch)
     source, rate = DataSource("synthetic-products", scale=scale, root=root), parse_wire(wire)
-    sizes = {"machines": machines, "config": config, "wire": rate and 8.0 * rate, **sizes_of(source)}
+    sizes = {"machines": machines, "config": config, "wire": rate and 8.0 * rate, **job_sizes(source)}
     found = estimate(Job(**sizes, cores=len(os.sched_getaffinity(0))))
     partition = partition_of(scale, machines, root)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:

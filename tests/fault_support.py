@@ -23,7 +23,7 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.coordinator import Coordinator, MachineUse
 from tutorial_lib.launcher.findings import Findings
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.watch import Stack, members
+from tutorial_lib.launcher.watch import Stack, registered_processes
 from tutorial_lib.partition import Partition
 
 # What faulthandler writes for a rank that waits in all_reduce.
@@ -66,11 +66,11 @@ class JobRun:
         self.agents, self.check = Agents(cluster, Path(plan.log_dir), say), check
         self.coordinator = Coordinator(self.agents, plan.to_spec(), *arguments, **options)
 
-    def run(self) -> dict[str, MachineUse]:
+    def run_job(self) -> dict[str, MachineUse]:
         with self.agents:
             if not self.check:
-                self.coordinator.check = lambda: self.agents.prepare(self.coordinator.remote)  # type: ignore
-            return self.coordinator.run()
+                self.coordinator.check_machines = lambda: self.agents.prepare(self.coordinator.remote)  # type: ignore
+            return self.coordinator.run_job()
 
     @property
     def events(self) -> list[dict]:
@@ -98,7 +98,7 @@ def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]
     plan = plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True)
     with cluster:
         coordinator = coordinator_of(cluster, plan)
-        coordinator.run()
+        coordinator.run_job()
     return coordinator.events
 
 
@@ -119,7 +119,7 @@ class RunningJob:
 
     def _run(self) -> None:
         try:
-            self.coordinator.run()
+            self.coordinator.run_job()
         except BaseException as error:
             self.error = error
         self.ended_at = time.monotonic()
@@ -138,7 +138,7 @@ class RunningJob:
         return self._member(machine, role, index).pid
 
     def _member(self, machine: Machine, role: str, index: int) -> Stack:
-        found = members(Path(self.plan.log_dir) / machine.name)
+        found = registered_processes(Path(self.plan.log_dir) / machine.name)
         return next(member for member in found if (member.role, member.index) == (role, index))
 
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:

@@ -20,7 +20,7 @@ from nbval.plugin import IPyNbCell
 from nbval_support import emulation_refused
 
 from tutorial_lib.data import Dataset, load_dataset
-from tutorial_lib.files import alone_in
+from tutorial_lib.files import lock_folder
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
@@ -111,7 +111,7 @@ def run_once(folder: Path, options: list[str], dataset: Dataset, *more: str) -> 
         more: options that change what is recorded, and no result; those who train anew do without.
     """
     out, printed = folder / "run", folder / "printed.txt"
-    with alone_in(folder):
+    with lock_folder(folder):
         if not printed.exists():
             printed.write_text(tutorial("train", *options, *more, "--out", str(out)).stdout)
     return FinishedRun(options, out, printed.read_text(), json.loads((out / "result.json").read_text()), dataset)
@@ -123,7 +123,7 @@ def learned_run(
 ) -> tuple[TrainConfig, dict]:
     """Settings and result of ten epochs on two machines: far enough for chance to matter little."""
     config, layout = TrainConfig(epochs=10, fanouts=(5, 5), batch_size=100, hidden_size=64), Layout(emulate=2)
-    with alone_in(all_workers / "learned"):
+    with lock_folder(all_workers / "learned"):
         out = all_workers / "learned" / "run"
         if not (out / "result.json").exists():
             run_distributed(partition_of(2), layout, config, out)

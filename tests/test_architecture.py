@@ -88,7 +88,7 @@ def in_order(wanted: list[str], found: list[str]) -> None:
 @pytest.mark.whole_run
 def test_the_walk_is_what_a_rank_does(called):
     main = called["main"]
-    in_order([name for name in SETUP[2:] if "pipeline.py:of" not in name], main)
+    in_order([name for name in SETUP[2:] if "pipeline.py:from_graph" not in name], main)
     begin = next(k for k, name in enumerate(main) if name.endswith("loop.py:train_epoch"))
     in_order([THREAD[0], *LOOP], main[begin:])
     in_order(["tutorial_lib/tasks/task.py:validate", "tutorial_lib/trainer/checkpoint.py:save"], main[begin:])

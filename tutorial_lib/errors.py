@@ -37,7 +37,7 @@ class WaitedTooLong(JobError):
     """A wait that reached its time limit."""
 
 
-def how_it_ended(exit_code: int) -> str:
+def describe_exit_code(exit_code: int) -> str:
     """Describe an exit code, such as "exit code 1" or "killed by signal 9 (SIGKILL)", with a likely reason."""
     if exit_code >= 0:
         return f"exit code {exit_code}"

@@ -11,9 +11,12 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from tutorial_lib.errors import InputError, attempts, printable
+
+JsonObject = dict[str, Any]
+Kind = TypeVar("Kind")
 
 
 def sha256_of(path: Path) -> str:
@@ -49,7 +52,7 @@ def flush(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces ``path`` if the block succeeds. The file is then on the disk."""
     temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.tmp")
     try:
@@ -66,13 +69,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write JSON so that readers see the old content or the new."""
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(json.dumps(value, indent=2).encode() + b"\n")
 
 
-def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_regular_file(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a plain file. Anything else raises an OSError, because a pipe would block and a device may be endless."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -81,12 +84,12 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def read_json(path: Path, kind: Any, remedy: str = "") -> Any:
-    """Read a JSON file as the type ``kind`` of pydantic. Any defect but a FileNotFoundError is an InputError."""
+def read_json(path: Path, kind: type[Kind], remedy: str = "") -> Kind:
+    """Read a JSON file as the type ``kind`` of pydantic. Unless the file is missing, each defect is an InputError."""
     from pydantic import TypeAdapter, ValidationError  # 0.1 s
 
     try:
-        with open(open_plain(path), "rb") as file:
+        with open(open_regular_file(path), "rb") as file:
             return TypeAdapter(kind).validate_json(file.read())
     except FileNotFoundError:
         raise
@@ -99,7 +102,7 @@ def read_json(path: Path, kind: Any, remedy: str = "") -> Any:
         raise InputError(f"{path} is damaged: {problem}", remedy) from None
 
 
-def lock_now(handle: int) -> bool | None:
+def try_lock(handle: int) -> bool | None:
     """Lock an open file or folder. Returns False if another process has the lock, and None if locks do not work."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,18 +126,16 @@ def lock_holder(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
+def lock_folder(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
     """Make and lock a folder, after waiting for another process. Yield False if this file system has no locks."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if (locked := lock_now(handle)) is False:
-            holder, remedy = (
-                lock_holder(folder),
-                "If this process does nothing any more, end it; or use another folder.",
-            )
+        if (locked := try_lock(handle)) is False:
+            holder = lock_holder(folder)
+            remedy = "If this process does nothing any more, end it; or use another folder."
             for _ in attempts(f"{holder}, which is writing to {folder}", seconds, remedy=remedy):
-                if (locked := lock_now(handle)) is not False:
+                if (locked := try_lock(handle)) is not False:
                     break
         yield bool(locked)
     finally:

@@ -16,7 +16,7 @@ from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE, SAND, SKY
 from support.plots.style import bare, figure, legend_above, stack
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import read_json
-from tutorial_lib.tools.jobs import published
+from tutorial_lib.tools.jobs import published_accuracies
 from tutorial_lib.trainer.events import PHASES
 
 COLORS = dict(zip(PHASES, (ORANGE, SAND, BLUE, SKY, GREEN), strict=True))
@@ -35,7 +35,7 @@ def write_report(folder: Path) -> Path:
     except FileNotFoundError:
         remedy = f"Finish the training first: python -m tutorial_lib finale --resume --out {folder}"
         raise InputError(f"{folder} is not the folder of a finale with a finished training", remedy) from None
-    theirs = published(result)
+    theirs = published_accuracies(result)
     test_accuracy = theirs["test accuracy"][0] if theirs else None
     figures = {"learning": learning_figure(result["epochs"], result["test_accuracy"], test_accuracy)}
     if result["phases"]:

@@ -60,26 +60,26 @@ def check_slurm() -> None:
 @contextlib.contextmanager
 def slurm_machines(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -> Iterator[str]:
     """Start machines with Slurm, and switch them off at the end. Gives the name of the machines."""
-    start(count, name=name, ttl=ttl)
+    start_slurm_machines(count, name=name, ttl=ttl)
     try:
         yield name
     finally:
-        if name in persistent.names():
-            persistent.stop(name)
+        if name in persistent.running_names():
+            persistent.stop_machines(name)
 
 
-def start(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -> None:
+def start_slurm_machines(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -> None:
     """Start machines that stay, and Slurm on them. Returns when all nodes are idle.
 
     Raises:
         InputError: a program or the right to run it is missing, or a daemon does not start.
     """
     check_slurm()
-    found = persistent.start(count, name=name, ttl=ttl)
+    found = persistent.start_machines(count, name=name, ttl=ttl)
     try:
         _start_slurm(PersistentBackend(name), name, Path(found.folder))
     except BaseException:
-        persistent.stop(name)
+        persistent.stop_machines(name)
         raise
 
 
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--ttl", default="8h", help="how long they stay if nobody stops them (default: %(default)s)")
     options = parser.parse_args()
     try:
-        start(options.count, name=options.name, ttl=options.ttl)
+        start_slurm_machines(options.count, name=options.name, ttl=options.ttl)
     except TutorialError as error:
         print(f"error: {error.message}", *error.remedy.splitlines(), sep="\n  ", file=sys.stderr)
         sys.exit(error.exit_code)

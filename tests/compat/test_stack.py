@@ -131,7 +131,7 @@ for seconds in (3, 1):
     rpc_server.time.sleep(seconds)
 print(slept, rpc_server.time.monotonic is time.monotonic, rpc_client.time is time)
 """
-SOON = "from tutorial_lib.compat.settings import connect_soon; connect_soon()\n"
+SOON = "from tutorial_lib.compat.settings import shorten_server_sleep; shorten_server_sleep()\n"
 
 
 @pytest.mark.parametrize(("before", "slept"), [(SOON, "[0.3, 1]"), ("", "[3, 1]")])
@@ -147,7 +147,7 @@ def test_only_a_server_that_asks_for_it_sleeps_less(tmp_path, before, slept):
 
 def test_a_dgl_with_another_text_keeps_its_sleep(monkeypatch):
     monkeypatch.setattr(settings.inspect, "getsource", lambda _function: "time.sleep(3)")
-    settings.connect_soon()
+    settings.shorten_server_sleep()
     assert rpc_server.time is time
 
 

@@ -7,7 +7,7 @@ import torch
 from dgl.data.utils import load_graphs
 
 from tutorial_lib.data import Dataset, base, load_dataset
-from tutorial_lib.data.base import Pairs, ends, let_go
+from tutorial_lib.data.base import Pairs, read_endpoints, release_pages
 from tutorial_lib.partition import assign, partition_dataset, writer
 from tutorial_lib.partition.assign import undirected_adjacency
 
@@ -32,7 +32,7 @@ def test_pairs_have_what_the_graph_has(both):
     assert kept.fingerprint() == made.fingerprint()
     assert kept.split_counts() == made.split_counts()
     for of, end in enumerate(made.graph.edges(order="eid")):
-        assert torch.equal(torch.cat([*ends(kept.structure, base.EDGE, of)]), end)
+        assert torch.equal(torch.cat([*read_endpoints(kept.structure, base.EDGE, of)]), end)
     assert isinstance(kept.structure, Pairs)  # none of this has made a DGLGraph
 
 
@@ -65,7 +65,7 @@ def test_parts_are_the_same_files(method, both, tmp_path):
     assert kept.report == made.report
 
 
-def test_let_go_releases_memory_and_keeps_changes(tmp_path):
+def test_release_pages_releases_memory_and_keeps_changes(tmp_path):
     np.save(tmp_path / "low.npy", np.arange(20_000_000, dtype=np.int32))
     low = np.load(tmp_path / "low.npy", mmap_mode="c")
     kept = Pairs(low, low, {"label": torch.zeros(3)})
@@ -75,7 +75,7 @@ def test_let_go_releases_memory_and_keeps_changes(tmp_path):
     held = process.memory_info().rss
     assert held - before > 60e6
     low[7] = -1
-    let_go(kept)
+    release_pages(kept)
     assert (low[7], low[8]) == (-1, 8)  # a changed page keeps its content
     assert process.memory_info().rss - before < 20e6
     assert low[-1] == 19_999_999

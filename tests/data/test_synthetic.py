@@ -123,7 +123,7 @@ def _linear_accuracy(graph: dgl.DGLGraph, x: torch.Tensor) -> float:
 def test_cache_is_used_and_gives_the_same_bytes(tiny, tmp_path, monkeypatch, capsys):
     loaded = load_products(scale=TINY, root=tmp_path)
     assert os.listdir(tmp_path / "cache") == [CACHE]
-    monkeypatch.setattr(synthetic, "draw_nodes", None)  # the data are not generated again
+    monkeypatch.setattr(synthetic, "sample_nodes", None)  # the data are not generated again
     loaded.graph.ndata["feat"][:] = 0  # does not change the cache
     cached = load_dataset("synthetic-products", scale=TINY, root=tmp_path)
     assert cached.fingerprint() == tiny.fingerprint()

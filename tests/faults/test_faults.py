@@ -290,7 +290,7 @@ def refused(cluster, plan, words: str) -> PreflightFailed:
     """Run a job that must be refused before anything is started."""
     start = time.monotonic()
     with pytest.raises(PreflightFailed) as caught:
-        coordinator_of(cluster, plan).run()
+        coordinator_of(cluster, plan).run_job()
     assert words in str(caught.value)
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
     assert not list(Path(plan.log_dir).glob("*/server-*.log"))
@@ -408,7 +408,7 @@ with LocalBackend() as cluster:
     coordinator = coordinator_of(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
     pids = lambda: [process.pid for process in coordinator.agents.processes]
     coordinator.coordinator.on_event = lambda event: print(event["kind"], *pids(), flush=True)
-    coordinator.run()
+    coordinator.run_job()
 """
     command = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     agent = next(int(line.split()[1]) for line in command.stdout if line.startswith("beat"))

@@ -67,7 +67,7 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
     losses = []
     for step in range(5):
         blocks, features, labels = batch(64, seed=10 * (step * world_size + rank))
-        blocks, features, labels = place.take(blocks, features, labels)
+        blocks, features, labels = place.to_device(blocks, features, labels)
         loss = F.cross_entropy(model(blocks, features), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -87,7 +87,7 @@ def seconds_per_step(place: Placement, steps: int = 5) -> float:
     for step in range(steps + 1):
         if step == 1:  # the first one also loads kernels
             start = time.perf_counter()
-        blocks, features, labels = place.take(drawn[0], *drawn[1:])
+        blocks, features, labels = place.to_device(drawn[0], *drawn[1:])
         optimizer.zero_grad()
         loss = F.cross_entropy(model(blocks, features), labels)
         loss.backward()

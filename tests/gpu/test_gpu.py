@@ -76,7 +76,7 @@ def test_a_batch_arrives_as_it_was():
     blocks = [random_block(50, 90, 300), random_block(10, 50, 80, 1)]
     for k in range(20):  # memory that is given back is used again
         x = torch.full((90, 100), float(k))
-        moved, rows = place.take(blocks, x)
+        moved, rows = place.to_device(blocks, x)
         assert rows.device == GPU
         assert torch.equal(rows.cpu(), x)
         for old, new in zip(blocks, moved, strict=True):

@@ -12,9 +12,9 @@ import torch
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.data.cache import load_generated, temporary_beside
+from tutorial_lib.data.cache import load_generated, sibling_folder
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts
-from tutorial_lib.files import alone_in, write_json
+from tutorial_lib.files import lock_folder, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import (
     NEW_RUN,
@@ -24,13 +24,13 @@ from tutorial_lib.job.folder import (
     open_run,
 )
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.trainer.manifest import Manifest, publish
+from tutorial_lib.trainer.manifest import Manifest, publish_checkpoint
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tutorial_lib.files import alone_in
-with alone_in(Path(sys.argv[1])):
+from tutorial_lib.files import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("ready", flush=True)
     time.sleep(float(sys.argv[2]))
 """
@@ -72,7 +72,7 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "sta')
     (out / "checkpoint").mkdir()
-    publish(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
+    publish_checkpoint(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
     with open_run(out, Reporter(), resume) as log:
         assert [event["kind"] for event in log.earlier] == ["stage"]  # a step needs numbers
     assert (out / "events.jsonl").read_bytes() == written
@@ -96,7 +96,7 @@ def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existe
     with pytest.raises(JobError), open_run(out, Reporter()):
         raise JobError("a failed job")
     (out / "checkpoint").mkdir()
-    publish(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
+    publish_checkpoint(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
     with pytest.raises(InputError, match="a failed check"), open_run(out, Reporter(), Continuation(resume=True)):
         raise InputError("a failed check")
     assert sorted(os.listdir(out)) == ["checkpoint", "events.jsonl"]
@@ -105,9 +105,9 @@ def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existe
 def test_a_wait_for_a_cache_names_the_holder_and_has_a_limit(tmp_path, hold, capfd):
     holder = hold(tmp_path, 3.5)
     words = f"(?s)waited 0.3 s for process {holder.pid} .*, which is writing to {tmp_path}"
-    with pytest.raises(WaitedTooLong, match=words), alone_in(tmp_path, seconds=0.3):
+    with pytest.raises(WaitedTooLong, match=words), lock_folder(tmp_path, seconds=0.3):
         pass
-    with alone_in(tmp_path) as alone:
+    with lock_folder(tmp_path) as alone:
         assert alone
     assert f"waiting for process {holder.pid} (" in (said := capfd.readouterr().err)
     assert f"which is writing to {tmp_path} (for at most 1800 s)" in said
@@ -127,7 +127,7 @@ def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
     (tmp_path / ".made.tmp").mkdir()
     (tmp_path / ".made.tmp" / "x.npy").write_bytes(b"half")
     (tmp_path / ".made.tmp-of-mine").mkdir()
-    with temporary_beside(tmp_path / "made") as new:
+    with sibling_folder(tmp_path / "made") as new:
         assert list(new.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == [".made.tmp-of-mine"]
 

@@ -23,7 +23,7 @@ from tutorial_lib.trainer.manifest import (
     EpochResult,
     FileRecord,
     Manifest,
-    publish,
+    publish_checkpoint,
     read_checkpoint,
     remove_checkpoints,
 )
@@ -78,7 +78,7 @@ class Lab:
             digest = hashlib.sha256(content).hexdigest()
             files[f"{name}.safetensors"] = FileRecord(len(content), digest, machine)
         results = [EpochResult(epoch, 1.0, 1.0, 0.5) for epoch in range(epochs)]
-        publish(self.there(0, "checkpoint"), Manifest(folder, results, {}, files))
+        publish_checkpoint(self.there(0, "checkpoint"), Manifest(folder, results, {}, files))
         for k in range(2):
             remove_checkpoints(self.there(k, "checkpoint"), [folder, f"epoch-{epochs - 1:04d}"])
         return {"kind": "checkpoint", "epochs": epochs}
@@ -157,7 +157,9 @@ def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
     """Only the manifest of the first machine counts, also if another machine has a newer one."""
     with lab.files():
         lab.save(2)
-        publish(lab.there(1, "checkpoint"), Manifest("epoch-0009", [EpochResult(0, 1.0, 1.0, 0.5)] * 9, {}, {}))
+        publish_checkpoint(
+            lab.there(1, "checkpoint"), Manifest("epoch-0009", [EpochResult(0, 1.0, 1.0, 0.5)] * 9, {}, {})
+        )
         for name in ("options.json", "events.jsonl"):
             lab.write(0, name, b"stale")
         lab.there(0, "secret").symlink_to("/etc/passwd")

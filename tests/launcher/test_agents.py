@@ -44,7 +44,7 @@ def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
 def fail(cluster, plan: JobPlan, **options) -> tuple[JobFailed, JobRun]:
     coordinator = coordinator_of(cluster, plan, check=False, **options)
     with pytest.raises(JobFailed) as caught:
-        coordinator.run()
+        coordinator.run_job()
     return caught.value, coordinator
 
 
@@ -172,7 +172,7 @@ def test_ranks_start_in_such_a_workspace(workspace):
     with LocalBackend() as cluster:
         command = [sys.executable, "below/train.py", "argument"]
         plan = plan_in(workspace, cluster, *command, part_config="", trainers=2)
-        coordinator_of(cluster, plan).run()
+        coordinator_of(cluster, plan).run_job()
         log = (workspace / "logs" / "machine-0" / "trainer-1.log").read_text()
     assert log.startswith("argument copied\n[")
     names = json.loads(log.splitlines()[1])

@@ -13,7 +13,7 @@ from preflight_support import ELSEWHERE, HERE, failed, the_fail
 
 from tutorial_lib.launcher import checks
 from tutorial_lib.launcher.backends import free_ports
-from tutorial_lib.launcher.findings import Finding, made
+from tutorial_lib.launcher.findings import Finding, run_checks
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 
 pytest_plugins = ["preflight_support"]
@@ -77,7 +77,7 @@ def test_a_check_that_raises_is_a_finding(error, status):
         yield Finding("before", "ok", "")
         raise error
 
-    before, finding, after = made([broken, lambda *_job: Finding("after", "ok", "")], EMPTY, 0)
+    before, finding, after = run_checks([broken, lambda *_job: Finding("after", "ok", "")], EMPTY, 0)
     assert (before.check, finding.check, finding.status, after.check) == ("before", "broken", status, "after")
     assert type(error).__name__ in finding.detail
 

@@ -20,10 +20,10 @@ TELLS = """
 import json, os, socket, time
 from pathlib import Path
 import torch, dgl, tutorial_lib.tasks.run
-from tutorial_lib.trainer.session import fork_as_told
+from tutorial_lib.trainer.session import fork_on_request
 before = os.getpid()
 others = sorted(Path(f"/proc/self/task/{t}/comm").read_text().strip() for t in os.listdir("/proc/self/task"))
-fork_as_told()
+fork_on_request()
 role, k = os.environ["DGL_ROLE"], int(os.environ.get("LOCAL_RANK", os.environ.get("TUTORIAL_INDEX", 0)))
 names = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", "DGL_SERVER_ID", "TUTORIAL_FORKSERVER"]
 print(f"I am {role} {k}", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, examine, plan_of
 
-from tutorial_lib.errors import InputError, how_it_ended
+from tutorial_lib.errors import InputError, describe_exit_code
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
@@ -31,7 +31,7 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
 def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None, preflight: bool = True) -> JobFailed:
     """Run a job that must fail; returns the failure."""
     with pytest.raises(JobFailed) as caught, cluster:
-        coordinator_of(cluster, plan, limits=limits, check=preflight).run()
+        coordinator_of(cluster, plan, limits=limits, check=preflight).run_job()
     return caught.value
 
 
@@ -93,7 +93,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     with cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
         coordinator = coordinator_of(cluster, plan)
-        use = coordinator.run()
+        use = coordinator.run_job()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
     assert sorted(counts) == [98, 98]  # half of the 196 first nodes each
@@ -140,7 +140,7 @@ def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
     ("code", "words"), [(1, "exit code 1"), (-9, "killed by signal 9 (SIGKILL)"), (-7, "/dev/shm was full")]
 )
 def test_how_it_ended(code, words):
-    assert words in how_it_ended(code)
+    assert words in describe_exit_code(code)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tutorial_lib.job.display import RunDisplay
-from tutorial_lib.launcher.logs import OUTPUT_BYTES, READ_BYTES, THREADS_LEFT, JobFiles, tail, uncaught
+from tutorial_lib.launcher.logs import OUTPUT_BYTES, READ_BYTES, THREADS_LEFT, JobFiles, tail, uncaught_exception
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from tutorial_lib.launcher.logs import OUTPUT_BYTES, READ_BYTES, THREADS_LEFT, J
 )
 def test_only_an_exception_at_the_end_is_a_cause(code, lines, cause):
     """L16. The last line of a log counts only with the exit code of an exception."""
-    assert uncaught(lines, code) == cause
+    assert uncaught_exception(lines, code) == cause
 
 
 MEASURE = """

@@ -24,10 +24,10 @@ def test_a_peer_is_silent_if_segments_are_repeated(monkeypatch):
     peers, seen = SilentPeers(["10.77.0.2"]), []
     for seconds, retries in [(0, 1), (5, 3), (6, 4), (7, 0), (10, 4), (36, 7), (37, 0), (40, 5)]:
         clock[0], fields[6] = seconds, f"{retries:08X}"
-        seen.append(peers.look().get("10.77.0.2"))
+        seen.append(peers.silent_seconds().get("10.77.0.2"))
     assert seen == [None, 0.0, 1.0, None, 0.0, 26.0, None, 0.0]
     assert 5.0 < network.SILENCE_SECONDS < 26.0
-    assert SilentPeers(["10.77.0.3"]).look() == {}
+    assert SilentPeers(["10.77.0.3"]).silent_seconds() == {}
 
 
 def test_a_listening_port_is_seen_and_no_other():

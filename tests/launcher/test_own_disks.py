@@ -36,8 +36,8 @@ def lab(emulation, nothing_left, disk_folder: Path) -> Iterator[str]:
     """Two machines with private disks."""
     tutorial("machines", "start", "2", "--own-disks", "--name", "separate", "--ttl", "5m", cwd=disk_folder.parent)
     yield "separate"
-    if "separate" in persistent.names():
-        persistent.stop("separate")
+    if "separate" in persistent.running_names():
+        persistent.stop_machines("separate")
 
 
 def on(machine: str, command: str, code: int = 0) -> str:

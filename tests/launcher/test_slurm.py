@@ -93,12 +93,12 @@ def nothing_runs() -> None:
 def test_the_reason_why_there_can_be_no_slurm(monkeypatch):
     monkeypatch.setattr(sandbox, "find_program", lambda _name: None)
     with pytest.raises(InputError, match="this computer has no munged, ") as caught:
-        sandbox.start(2)
+        sandbox.start_slurm_machines(2)
     assert "apt install slurmctld slurmd slurm-client munge" in str(caught.value.remedy)
     monkeypatch.setattr(sandbox, "find_program", lambda name: f"/usr/sbin/{name}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InputError, match="needs root on this computer"):
-        sandbox.start(2)
+        sandbox.start_slurm_machines(2)
 
 
 @pytest.mark.cluster

@@ -76,7 +76,7 @@ def test_a_job_survives_the_connection_to_an_agent():
     read, write = os.pipe()
     link = Channel(read, write)
     link.put(Prepare(SPEC, 1))
-    [prepare] = link.take()
+    [prepare] = link.receive()
     assert prepare.index == 1
     assert json.dumps(asdict(prepare.spec)) == json.dumps(asdict(SPEC))
 

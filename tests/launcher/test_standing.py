@@ -20,7 +20,7 @@ from ssh_support import SSHD
 
 from tutorial_lib.errors import InputError, attempts
 from tutorial_lib.launcher.backends import persistent
-from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe, find_program, parse_ttl
+from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe_machines, find_program, parse_ttl
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tutorial_lib"]
@@ -35,7 +35,7 @@ def tutorial(*words: str, code: int = 0, **options: Any) -> str:
 
 def gone(name: str) -> None:
     for _left in attempts(f"the machines {name} to go", 15):
-        if name not in persistent.names():
+        if name not in persistent.running_names():
             return
 
 
@@ -44,8 +44,8 @@ def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
     """Two machines; stopped at the end if the test has not done so."""
     tutorial("machines", "start", "2", "--wire", "1gbit", "--shm", "500MB", "--name", "lab", "--ttl", "5m")
     yield "lab"
-    if "lab" in persistent.names():
-        persistent.stop("lab")
+    if "lab" in persistent.running_names():
+        persistent.stop_machines("lab")
 
 
 def commands_on(machine: str) -> str:
@@ -140,7 +140,7 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
 )
 def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_here, monkeypatch, tmp_path):
     """The error names the set that was chosen, because none is really running."""
-    monkeypatch.setattr(persistent, "names", lambda: running)
+    monkeypatch.setattr(persistent, "running_names", lambda: running)
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
     done = run_here(*words)
     assert done.returncode == 2
@@ -177,7 +177,7 @@ def test_a_shell_uses_the_terminal_of_its_caller(lab):
 def test_they_end_by_themselves(emulation, nothing_left, end):
     """L32. After --ttl, and when their daemon is killed. Their folder goes, too."""
     tutorial("machines", "start", "1", "--name", "short", "--ttl", "9s" if end == "ttl" else "5m")
-    found = describe("short")
+    found = describe_machines("short")
     if end != "ttl":
         os.kill(found.pid, end)
     gone("short")
@@ -208,7 +208,7 @@ def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
             types("machines", "wire", "machine-1", "200mbit")
             assert "200mbit" in types("machines", "list")
             if os.geteuid() == 0:
-                assert persistent.names() == []
+                assert persistent.running_names() == []
                 assert "no machines named 'lab' are running" in tutorial("machines", "stop", "lab", code=2)
             words = ["--on", "lab", "--scale", "0.002", "--epochs", "1", "--batch-size", "100", "--fanouts", "5,5"]
             types("train", *words, "--root", f"{folder}/data", "--out", f"{folder}/run")
@@ -230,7 +230,7 @@ def test_ssh_reaches_them_from_here(emulation, nothing_left):
             done = subprocess.run(["ssh", "-F", config, host, "hostname"], capture_output=True, text=True, timeout=60)
             assert done.stdout == "machine-1\n", done.stderr
     finally:
-        persistent.stop("withssh")
+        persistent.stop_machines("withssh")
     wait_until(lambda: not Path(config).parents[1].exists(), "the folder to be removed")
 
 
@@ -244,7 +244,7 @@ def test_a_job_whose_machines_end_says_so(end, lab, partition_of, tmp_path):
             printed = tutorial("machines", "stop", "lab")
             assert f"warning: this ends the job on lab: process {os.getpid()} (" in printed
         else:
-            os.kill(describe("lab").pid, signal.SIGKILL)
+            os.kill(describe_machines("lab").pid, signal.SIGKILL)
         error, _seconds = job.end()
     assert str(error) == "the machines 'lab' ended during the job (machines stop, --ttl, or a killed daemon)"
     assert "machines start" in error.remedy

@@ -107,7 +107,7 @@ class Line:
     def __init__(self) -> None:
         self.commands, self.heard, self.waiting = list[list[Message]](), [], bytearray()
 
-    def take(self, _seconds: float) -> list:
+    def receive(self, _seconds: float) -> list:
         return self.commands.pop(0) if self.commands else []
 
     def put(self, message: Message) -> None:
@@ -179,7 +179,7 @@ def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypat
     quiet_agent.link.commands = [[StartRole("server")], [Command("save"), StartRole("trainer")], [], [Command("stop")]]
     finish = quiet_agent.logs / "finish"
     monkeypatch.setattr(watch, "FINISH", finish.name)
-    quiet_agent.run()
+    quiet_agent.run_job()
     assert finish.exists()
     assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]
     kinds = [m.event["kind"] if isinstance(m, Report) else type(m).__name__ for m in quiet_agent.link.heard]
@@ -288,6 +288,6 @@ def test_a_program_that_ends_at_once_keeps_its_exit_code(monkeypatch, tmp_path):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     monkeypatch.setattr(subprocess, "Popen", SlowPopen)
-    pid = processes.start(["false"], dict(os.environ), str(tmp_path), tmp_path / "log")
-    processes.start(["true"], dict(os.environ), str(tmp_path), tmp_path / "log")  # as the next server
+    pid = processes.start_process(["false"], dict(os.environ), str(tmp_path), tmp_path / "log")
+    processes.start_process(["true"], dict(os.environ), str(tmp_path), tmp_path / "log")  # as the next server
     assert os.waitstatus_to_exitcode(os.wait4(pid, 0)[1]) == 1

@@ -13,7 +13,14 @@ from commands import wait_until
 from fault_support import DUMP
 
 from tutorial_lib.launcher import watch
-from tutorial_lib.launcher.watch import MachineHealth, Stack, collect, disk_trouble, members, report
+from tutorial_lib.launcher.watch import (
+    MachineHealth,
+    Stack,
+    collect_stacks,
+    disk_trouble,
+    format_stacks,
+    registered_processes,
+)
 
 
 def note_member(folder: Path, pid: int, role: str) -> None:
@@ -31,7 +38,7 @@ def test_a_stack_is_summarized_from_the_main_thread(state, prefix):
     stack = Stack("trainer", 0, 7, state, DUMP)
     where = "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
     assert stack.where() == prefix + where
-    assert report([("a", stack)]).startswith(f"=== a, trainer 0, pid 7: {prefix}{where}\nThread 0x")
+    assert format_stacks([("a", stack)]).startswith(f"=== a, trainer 0, pid 7: {prefix}{where}\nThread 0x")
     assert Stack("trainer", 0, 7, state, "").where() == f"{prefix}wrote no Python stack"
 
 
@@ -53,13 +60,13 @@ def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as child:
         try:
             assert child.stdout.readline() == b"up\n"
-            assert [(m.role, m.index, m.pid) for m in members(tmp_path)] == [("server", 0, child.pid)]
-            [stack] = collect(tmp_path)
+            assert [(m.role, m.index, m.pid) for m in registered_processes(tmp_path)] == [("server", 0, child.pid)]
+            [stack] = collect_stacks(tmp_path)
             assert "in wait_here" in stack.where()
             assert stack.state != "T"
             child.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-            [stack] = collect(tmp_path)
+            [stack] = collect_stacks(tmp_path)
             assert stack.state == "T"
             assert "in wait_here" in stack.text
             assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
@@ -83,7 +90,7 @@ def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path):
     try:
         assert process.stdout.readline() == b"up\n"
         note_member(tmp_path, process.pid, "trainer")
-        assert collect(tmp_path) == []
+        assert collect_stacks(tmp_path) == []
         process.stdin.write(b"\n")  # a signal would have come before
         process.stdin.flush()
         assert process.stdout.readline() == b"alive\n"

@@ -49,12 +49,12 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("DGLBACKEND", "pytorch")
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
     resources = {"metadata": {"path": str(folder_of_a_lesson())}}
-    before = set(persistent.names())
+    before = set(persistent.running_names())
     try:
         NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
     finally:
-        for name in set(persistent.names()) - before:  # of a lesson that did not reach its end
-            persistent.stop(name)
+        for name in set(persistent.running_names()) - before:  # of a lesson that did not reach its end
+            persistent.stop_machines(name)
     return "".join(out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", []))
 
 

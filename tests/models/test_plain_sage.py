@@ -51,7 +51,7 @@ def test_equal_to_dgl_forward_and_backward(name, sizes):
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(block.num_src_nodes(), sizes[0])
     upstream = torch.randn(block.num_dst_nodes(), sizes[1])
-    expected, found = outcome(theirs, block, x, upstream), outcome(ours, CscBlock.of(block), x, upstream)
+    expected, found = outcome(theirs, block, x, upstream), outcome(ours, CscBlock.from_block(block), x, upstream)
     assert set(found) == set(expected)
     for key, value in expected.items():
         assert found[key] is not None, key
@@ -91,9 +91,9 @@ def test_checkpoints_go_both_ways(small_dataset):
     for _step, batch in BatchLoader(graph, torch.arange(200), [5, 5, 5], 50).batches(0):
         x = graph.ndata["feat"][batch.input_nodes]
         expected = theirs(batch.blocks, x)
-        assert torch.allclose(ours([CscBlock.of(block) for block in batch.blocks], x), expected, atol=TOLERANCE)
+        assert torch.allclose(ours([CscBlock.from_block(block) for block in batch.blocks], x), expected, atol=TOLERANCE)
         assert torch.allclose(ours(batch.blocks, x), expected, atol=TOLERANCE)  # takes DGL's blocks as they are
-        outer = CscBlock.of(batch.blocks[0])
+        outer = CscBlock.from_block(batch.blocks[0])
         first = FirstLayer(x[: batch.blocks[0].num_dst_nodes()], mean_of_neighbors(outer, x))
         assert torch.allclose(ours(batch.blocks[1:], first), expected, atol=TOLERANCE)
 

@@ -9,7 +9,7 @@ import pytest
 from shared_data import tiny_dataset
 
 from tutorial_lib.errors import WaitedTooLong
-from tutorial_lib.files import alone_in
+from tutorial_lib.files import lock_folder
 from tutorial_lib.partition import partition_dataset
 
 # Arguments: a folder for a small disk, the data folder.
@@ -51,7 +51,7 @@ def test_what_killed_processes_have_left_is_removed(tmp_path, monkeypatch):
     os.waitpid(child, 0)
     (killed,) = tmp_path.glob(".q.*")
     assert (killed / "part0").is_dir()
-    with alone_in(tmp_path), monkeypatch.context() as patch:
+    with lock_folder(tmp_path), monkeypatch.context() as patch:
         patch.setattr("tutorial_lib.data.cache.WAIT_SECONDS", 0.1)
         with pytest.raises(WaitedTooLong, match=f"which is writing to {tmp_path}"):
             partition_dataset(tiny_dataset(), 2, tmp_path / "q", method="random")

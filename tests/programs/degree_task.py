@@ -33,7 +33,7 @@ class DegreeTask(NodeTask):
         return Degrees(self.shard.graph)
 
     def make_model(self) -> nn.Module:
-        return self.config.model(self.features.shape[1], 1).to(self.place.device)
+        return self.config.model(self.features.shape[1], 1).to(self.placement.device)
 
     def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
         blocks, rows, degrees = inputs

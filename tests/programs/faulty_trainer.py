@@ -17,7 +17,7 @@ from dgl.distributed import node_split
 from torch.distributed.algorithms.join import Join
 
 from tutorial_lib.sampling.nodes import BatchLoader
-from tutorial_lib.trainer.session import join, serve_if_server
+from tutorial_lib.trainer.session import open_session, serve_if_server
 
 
 def share_of_first(graph, count: int) -> torch.Tensor:
@@ -88,7 +88,7 @@ def use_memory_up() -> None:
 
 def main(graph_name: str, fault: str, rank: str) -> None:
     serve_if_server()
-    with join(graph_name) as session:
+    with open_session(graph_name) as session:
         if fault == "count":
             seeds = share_of_first(session.graph, 196)
             loader = BatchLoader(session.graph, seeds, [5, 5], 10, shuffle=True)

@@ -9,12 +9,12 @@ from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.session import join, serve_if_server
+from tutorial_lib.trainer.session import open_session, serve_if_server
 
 
 def main(partition: str, out: str, config: str, *seeds: str) -> None:
     serve_if_server()
-    with join(load_partition_folder(partition).graph_name) as session:
+    with open_session(load_partition_folder(partition).graph_name) as session:
         for seed in seeds:
             folder = Path(out) / seed
             folder.mkdir(parents=True, exist_ok=True)

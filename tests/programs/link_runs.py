@@ -19,7 +19,7 @@ from tutorial_lib.tasks.link import LinkTask
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.session import join, serve_if_server
+from tutorial_lib.trainer.session import open_session, serve_if_server
 
 
 def refuse_remote_writes() -> None:
@@ -39,7 +39,7 @@ def refuse_remote_writes() -> None:
 def main(graph_name: str, settings: Mapping[str, Any]) -> None:
     """What each trainer does."""
     refuse_remote_writes()
-    with join(graph_name) as session:
+    with open_session(graph_name) as session:
         for number, one in enumerate(settings["runs"]):
             config, out = TrainConfig.from_dict(one["config"]), Path(one["out"])
             for name, value in one["options"].items():

@@ -20,7 +20,7 @@ from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.task import DistShard, from_adjacency, from_graph, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.session import Session, join, serve_if_server
+from tutorial_lib.trainer.session import Session, open_session, serve_if_server
 
 FANOUTS = [FULL] * 3
 CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)
@@ -88,7 +88,7 @@ def tell(session: Session) -> None:
         )
     dist.barrier()
     tell_inference(session, features, model)
-    pipeline = Pipeline.of(graph, features, all_labels, budget=100_000_000, hops=3)
+    pipeline = Pipeline.from_graph(graph, features, all_labels, budget=100_000_000, hops=3)
     drawn = []
     for seed in (5, 5, 6):
         loader = PipelineLoader(pipeline, nodes, [4, 3, 2], 25, shuffle=True, seed=seed)
@@ -115,5 +115,5 @@ def tell_rest(session: Session, pipelines: dict[str, Pipeline], nodes: Tensor) -
 
 if __name__ == "__main__":
     serve_if_server(graphbolt="--use_graphbolt" in sys.argv)
-    with join(sys.argv[1], seed=0) as session:
+    with open_session(sys.argv[1], seed=0) as session:
         tell(session)

@@ -17,7 +17,7 @@ from torch import Tensor
 from tutorial_lib.job.launch import LaunchRequest, launch
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.checkpoint import optimizer_tensors
-from tutorial_lib.trainer.session import join, serve_if_server
+from tutorial_lib.trainer.session import open_session, serve_if_server
 
 WIDTH = 4
 
@@ -90,7 +90,7 @@ def main(graph_name: str, out: str) -> None:
     """Serve, or run every experiment; rank 0, beside the row, writes what came out."""
     serve_if_server()
     optim = dgl.distributed.optim
-    with join(graph_name) as session:
+    with open_session(graph_name) as session:
         graph = session.graph
         found = {
             "both ranks": step_together(graph, [2.0, 6.0], optim.SparseAdam),

@@ -45,7 +45,7 @@ def test_layer_by_layer_is_the_formula(layers, monkeypatch):
     shard = SimpleNamespace(
         graph=dgl.graph((src, dst), num_nodes=NODES),
         target="_N",
-        place=CPU,
+        placement=CPU,
         emit=no_events,
         own=lambda _ntype: order[:half],
         new_store=lambda _depth, width, _ntype: stores.append(torch.full((NODES, width), torch.nan)) or stores[-1],

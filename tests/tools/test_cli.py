@@ -13,7 +13,7 @@ from tutorial_lib.data import DEFAULT_SCALE
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.tools import jobs
-from tutorial_lib.tools.options import app, parse, run, storable
+from tutorial_lib.tools.options import app, options_to_store, parse, run_command
 from tutorial_lib.trainer.config import TrainConfig
 
 PARTITION = ["partition", "--dataset", "synthetic-products"]
@@ -113,8 +113,9 @@ def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path,
     seen = []
     monkeypatch.setattr(jobs, "run_launch", lambda request, *_more: seen.append(request) or {})
     monkeypatch.chdir(tmp_path)
-    run(["launch", "--part_config", "p", "--workspace", "ws", *words.split(), "python3", "x.py", "--emulate", "3"])
-    assert (seen[0].command, seen[0].emulate) == (["python3", "x.py", "--emulate", "3"], emulate)
+    script = ["python3", "x.py", "--emulate", "3"]
+    run_command(["launch", "--part_config", "p", "--workspace", "ws", *words.split(), *script])
+    assert (seen[0].command, seen[0].emulate) == (script, emulate)
     assert (seen[0].real and seen[0].real.ip_config) == (tmp_path / address_file if address_file else None)
 
 
@@ -131,11 +132,11 @@ def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):
 
     def recalled(*words: str) -> dict[str, Any]:
         with pytest.raises(SystemExit):
-            run(["train", "--resume", "--trust", "--out", str(tmp_path), *words])
+            run_command(["train", "--resume", "--trust", "--out", str(tmp_path), *words])
         return {name: value for name, value in seen[-1].items() if name not in ("resume", "trust", "out")}
 
     started = {"emulate": 2, "fanouts": "3", "root": Path("data"), "show_output": True, "cache": "1MB", "out": Path()}
-    (tmp_path / "options.json").write_text(json.dumps(storable(started)))
+    (tmp_path / "options.json").write_text(json.dumps(options_to_store(started)))
     assert recalled("--batch-size", "7", "--cache=2MB") == {
         **{"emulate": 2, "fanouts": "3", "root": tmp_path / "data", "show_output": True},
         **{"batch_size": 7, "cache": "2MB"},

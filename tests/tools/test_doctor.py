@@ -31,14 +31,14 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
     ],
 )
 def test_trial_imports(code, status, detail):
-    finding = prepare.trial_import(code, 2 if "sleep" in code else 60)
+    finding = prepare.check_import(code, 2 if "sleep" in code else 60)
     assert finding.status == status
     assert finding.detail.startswith(detail)
 
 
 def test_missing_programs_are_no_failure(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert [finding.status for finding in prepare.programs()] == ["skip", "skip"]
+    assert [finding.status for finding in prepare.check_programs()] == ["skip", "skip"]
 
 
 # --- machines

@@ -12,8 +12,8 @@ import torch
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.tools.options import run
-from tutorial_lib.tools.plan import Estimate, Job, estimate, sizes_of
+from tutorial_lib.tools.options import run_command
+from tutorial_lib.tools.plan import Estimate, Job, estimate, job_sizes
 from tutorial_lib.trainer.config import TrainConfig
 
 NUMBERS = ["--nodes", "100000", "--edges", "5000000"]
@@ -21,13 +21,13 @@ NUMBERS = ["--nodes", "100000", "--edges", "5000000"]
 
 def planned(capsys, *words: str) -> str:
     """Return the output of ``plan``. An InputError is raised unchanged."""
-    run(["plan", *words])
+    run_command(["plan", *words])
     return capsys.readouterr().out
 
 
 def job_at(scale: float, machines: int = 2, wire: float | None = None, **config: Any) -> Job:
     """Return a job of three epochs on synthetic-products and two cores."""
-    sizes = sizes_of(DataSource("synthetic-products", scale=scale))
+    sizes = job_sizes(DataSource("synthetic-products", scale=scale))
     return Job(**sizes, machines=machines, config=TrainConfig(**{"epochs": 3, **config}), wire=wire, cores=2)
 
 
@@ -126,7 +126,7 @@ def test_a_graph_of_your_own_is_measured(tmp_path):
     for name, chosen in {"train": range(30), "val": range(30, 40), "test": range(40, 50)}.items():
         graph.ndata[f"{name}_mask"] = torch.isin(torch.arange(50), torch.tensor(chosen))
     dgl.save_graphs(str(tmp_path / "mine.dgl"), graph)
-    sizes = sizes_of(DataSource(str(tmp_path / "mine.dgl"), root=tmp_path))
+    sizes = job_sizes(DataSource(str(tmp_path / "mine.dgl"), root=tmp_path))
     assert sizes == {"nodes": 50, "edges": 200, "width": 7, "classes": 3, "train": 30, "val": 10}
 
 
@@ -154,7 +154,7 @@ def test_a_mistake_is_one_sentence(capsys, words, message):
 
 
 def test_the_sizes_of_the_imitation_are_those_of_the_generated_graph(small_dataset):
-    sizes, graph = sizes_of(DataSource("synthetic-products", scale=0.005)), small_dataset.graph
+    sizes, graph = job_sizes(DataSource("synthetic-products", scale=0.005)), small_dataset.graph
     assert sizes["nodes"] == graph.num_nodes()
     assert sizes["edges"] == pytest.approx(graph.num_edges(), rel=0.02)
     assert sizes["train"] == pytest.approx(int(graph.ndata["train_mask"].sum()), abs=2)

@@ -91,8 +91,8 @@ for _ in range(20):
         pass
 """
 IMPORTS = """
-from tutorial_lib.tools.cli import heed_signals
-heed_signals()
+from tutorial_lib.tools.cli import install_signal_handlers
+install_signal_handlers()
 import swallows
 import time
 time.sleep(30)

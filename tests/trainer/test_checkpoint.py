@@ -22,7 +22,7 @@ from tutorial_lib.trainer.manifest import (
     FileRecord,
     Manifest,
     check_same_settings,
-    publish,
+    publish_checkpoint,
     read_checkpoint,
     remove_checkpoints,
 )
@@ -124,7 +124,7 @@ def test_damage_is_found_and_the_file_named(saved):
     ("folder", "name"), [("../elsewhere", "model.safetensors"), ("epoch-0001", "../../options.json")]
 )
 def test_a_manifest_names_only_files_of_its_checkpoint(folder, name, tmp_path):
-    publish(tmp_path, Manifest(folder, epochs_of(1), {}, {name: FileRecord(1, "")}))
+    publish_checkpoint(tmp_path, Manifest(folder, epochs_of(1), {}, {name: FileRecord(1, "")}))
     with pytest.raises(InputError, match="names files that a checkpoint does not have"):
         read_checkpoint(tmp_path)
 

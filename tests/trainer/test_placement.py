@@ -8,7 +8,7 @@ from commands import events_of
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, RealMachines
-from tutorial_lib.trainer.placement import CPU, assign, settle
+from tutorial_lib.trainer.placement import CPU, assign_gpus, choose_device
 
 no_gpu = pytest.mark.skipif(
     torch.cuda.is_available() and not os.environ.get("TUTORIAL_NO_SKIP"), reason="this computer has a GPU"
@@ -29,31 +29,31 @@ no_gpu = pytest.mark.skipif(
     ],
 )
 def test_assign(wanted, ranks, expected):
-    assert assign(wanted, ranks)[:2] == expected
+    assert assign_gpus(wanted, ranks)[:2] == expected
 
 
 def test_reasons():
-    assert assign("auto", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks"
-    assert assign("cuda", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks: they share"
-    assert assign("cuda", [("a", 2)] * 2)[2] == "each rank has its GPU"
+    assert assign_gpus("auto", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks"
+    assert assign_gpus("cuda", [("a", 1)] * 2)[2] == "1 GPU(s) for 2 ranks: they share"
+    assert assign_gpus("cuda", [("a", 2)] * 2)[2] == "each rank has its GPU"
 
 
 def test_what_cannot_be():
     with pytest.raises(InputError, match="--device tpu") as caught:
-        assign("tpu", [("a", 1)])
+        assign_gpus("tpu", [("a", 1)])
     assert "cpu, cuda or auto" in caught.value.remedy
     with pytest.raises(InputError, match="but the computer of rank 1 has no GPU") as caught:
-        assign("cuda", [("a", 1), ("b", 0)])
+        assign_gpus("cuda", [("a", 1), ("b", 0)])
     assert "--device cpu" in caught.value.remedy
     with pytest.raises(InputError, match="but the computer of rank 0 has no GPU"):
-        assign("cuda", [("here", 0)])
+        assign_gpus("cuda", [("here", 0)])
 
 
 def test_the_cpu_moves_nothing():
     blocks, features = [object()], torch.ones(2)
-    assert CPU.take(blocks, features) == (blocks, features)
-    assert CPU.take(blocks, features)[1] is features
-    assert settle("cpu") == CPU
+    assert CPU.to_device(blocks, features) == (blocks, features)
+    assert CPU.to_device(blocks, features)[1] is features
+    assert choose_device("cpu") == CPU
     assert CPU.describe() == {"device": "cpu", "backend": "none", "device_reason": "asked for"}
 
 
@@ -63,7 +63,8 @@ def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
     Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").cluster()
     with pytest.raises(InputError, match="no GPU that torch can use"):
         Layout(emulate=2, device="cuda").cluster()
-    assert settle("auto").describe() == {"device": "cpu", "backend": "none", "device_reason": "0 GPU(s) for 1 ranks"}
+    without_gpu = {"device": "cpu", "backend": "none", "device_reason": "0 GPU(s) for 1 ranks"}
+    assert choose_device("auto").describe() == without_gpu
 
 
 @no_gpu

@@ -5,7 +5,6 @@ import inspect
 import time
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -35,15 +34,15 @@ def seed_dgl(value: int) -> None:
     dgl.seed(value)
 
 
-def connect_soon() -> None:
+def shorten_server_sleep() -> None:
     """Let a server sleep 0.3 s instead of 3 s for its clients, which are ready within milliseconds."""
-    rpc_server: Any = import_module("dgl.distributed.rpc_server")
+    rpc_server = import_module("dgl.distributed.rpc_server")
 
     def sleep(seconds: float) -> None:
         time.sleep(0.3 if seconds == 3 else seconds)
 
     if SERVER_SLEEP in inspect.getsource(rpc_server.start_server):  # not in other versions of DGL
-        rpc_server.time = SimpleNamespace(**{**vars(time), "sleep": sleep})
+        vars(rpc_server)["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
 def keep_freed_memory() -> None:

@@ -7,13 +7,13 @@ job. The hook loads this file alone, so the file imports the standard library on
 
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import NoReturn
 
 NAME = "dgl.graphbolt"
 
@@ -46,7 +46,7 @@ class MissingGraphBolt(ModuleType):
     class FusedCSCSamplingGraph:
         """A class without instances. A DGL server checks with ``isinstance`` whether a graph belongs to it."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") and name.endswith("_"):  # Python and notebooks look for names like _repr_html_
             raise AttributeError(name)
         # An AttributeError would lose the reason in ``from dgl.graphbolt import ItemSet``.
@@ -61,7 +61,7 @@ class Finder(Loader):
 
     tutorial_lib_finder = True  # the hook and the package load this file twice
 
-    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
         asking = getattr(sys.modules.get("ogb.version"), "__spec__", None)
         if name == "outdated" and getattr(asking, "_initializing", False):
             raise ModuleNotFoundError("ogb does not ask for newer versions of itself here", name=name)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import JsonObject
 
 if TYPE_CHECKING:
     import dgl
+    import pyarrow as pa
     import torch
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 Relation = tuple[str, str, str]
+Tensors = dict[str, "torch.Tensor"]
 Edges = dict[Relation, tuple[np.ndarray, np.ndarray]]
 NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names in a graph with one type of nodes and one of edges
 PIECE = 1 << 24  # edges that are read together
@@ -44,8 +47,8 @@ class Dataset:
     name: str
     structure: dgl.DGLGraph | Pairs
     num_classes: int
-    info: dict[str, Any] = field(default_factory=dict)
-    ids: Any = None
+    info: JsonObject = field(default_factory=dict)
+    ids: pa.Array | None = None
 
     @property
     def graph(self) -> dgl.DGLGraph:
@@ -63,7 +66,7 @@ class Dataset:
         return next((kind for kind in kinds if "label" in self.structure.nodes[kind].data), kinds[0])
 
     @property
-    def target_data(self) -> Any:
+    def target_data(self) -> MutableMapping[str, torch.Tensor]:
         return self.structure.nodes[self.target].data
 
     @property
@@ -89,7 +92,7 @@ class Dataset:
         for relation in graph.canonical_etypes:
             kind = f"{':'.join(relation)}, {graph.num_nodes(relation[0])} nodes"
             for of, key in enumerate(("src", "dst")):
-                add(key, kind, graph.num_edges(relation), ends(graph, relation, of))
+                add(key, kind, graph.num_edges(relation), read_endpoints(graph, relation, of))
         for kind in graph.ntypes:
             for key, tensor in sorted(graph.nodes[kind].data.items()):
                 add(key, f"{kind}, {graph.num_nodes(kind)} nodes", len(tensor), [tensor])
@@ -99,7 +102,7 @@ class Dataset:
         digest.update(str(self.num_classes).encode())
         if self.ids is not None:
             digest.update("\0".join(map(str, self.ids.to_pylist())).encode())
-        let_go(graph)
+        release_pages(graph)
         return digest.hexdigest()
 
 
@@ -111,7 +114,7 @@ class Pairs:
 
     is_homogeneous, ntypes, canonical_etypes = True, [NODE], [EDGE]
 
-    def __init__(self, low: np.ndarray, high: np.ndarray, ndata: dict[str, torch.Tensor], feat: Any = None) -> None:
+    def __init__(self, low: np.ndarray, high: np.ndarray, ndata: Tensors, feat: np.ndarray | None = None) -> None:
         self.low, self.high, self.ndata, self.feat = low, high, ndata, feat
         self.nodes, self.edges = {NODE: SimpleNamespace(data=ndata)}, {EDGE: SimpleNamespace(data={})}
 
@@ -122,7 +125,7 @@ class Pairs:
         return 2 * len(self.low)
 
 
-def let_go(graph: dgl.DGLGraph | Pairs) -> None:
+def release_pages(graph: dgl.DGLGraph | Pairs) -> None:
     """Release the pages of large mapped files, except changed pages. The next access reads them again."""
     for array in (graph.low, graph.high, graph.feat) if isinstance(graph, Pairs) else ():
         if array is not None and array.nbytes >= LARGE and isinstance(array.base, mmap.mmap):
@@ -130,7 +133,7 @@ def let_go(graph: dgl.DGLGraph | Pairs) -> None:
                 array.base.madvise(MADV_PAGEOUT)
 
 
-def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
+def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
     """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in pieces."""
     import torch
 
@@ -140,7 +143,7 @@ def ends(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[t
     for one in (graph.low, graph.high)[:: -1 if of else 1]:
         for at in range(0, len(one), PIECE):
             yield torch.from_numpy(one[at : at + PIECE].astype(np.int64))
-        let_go(graph)
+        release_pages(graph)
 
 
 def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
@@ -177,7 +180,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     DGL accepts several of these problems. Its servers then exit later, or the job trains on wrong data.
     """
     graph, name = dataset.structure, dataset.name
-    sizes: dict[Any, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
+    sizes: dict[str | Relation, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
     sizes |= {relation: graph.num_edges(relation) for relation in graph.canonical_etypes}
     if empty := [kind for kind, size in sizes.items() if size == 0]:
         text = f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges"
@@ -197,7 +200,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
             text = f"in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.int().argmax())}"
             remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). float32 ends at 3.4e38."
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
-    let_go(graph)
+    release_pages(graph)
     if unused := [key for key, count in dataset.split_counts().items() if count == 0]:
         raise InputError(f"{name}: {unused[0]} selects no node")
     return dataset

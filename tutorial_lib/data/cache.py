@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tutorial_lib.errors import InputError, to_stderr
-from tutorial_lib.files import alone_in
+from tutorial_lib.files import lock_folder
 
 Arrays = dict[str, np.ndarray]
 Named = Iterator[tuple[str, np.ndarray]]
@@ -22,9 +22,9 @@ WAIT_SECONDS = 7200.0  # for another process that writes the same files
 
 
 @contextlib.contextmanager
-def temporary_beside(target: Path) -> Iterator[Path]:
+def sibling_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder next to ``target``, and remove the folder afterwards. Other processes wait until then."""
-    with alone_in(target.parent, WAIT_SECONDS) as alone:
+    with lock_folder(target.parent, WAIT_SECONDS) as alone:
         folder = target.with_name(f".{target.name}.tmp{'' if alone else f'-{secrets.token_hex(4)}'}")
         shutil.rmtree(folder, ignore_errors=True)  # of a killed process
         folder.mkdir()
@@ -46,7 +46,7 @@ Without: download {url} elsewhere, copy it to {archive} and run the same command
     try:
         from torch.hub import download_url_to_file  # prints its progress bar to stderr
 
-        with temporary_beside(archive) as folder:
+        with sibling_folder(archive) as folder:
             download_url_to_file(url, str(folder / archive.name))
             zipfile.ZipFile(folder / archive.name).close()  # raises if the download was cut off
             (folder / archive.name).rename(archive)
@@ -75,7 +75,7 @@ def load_generated(root: Path, name: str, version: int, scale: float, seed: int,
         to_stderr(f"{name}: generating it at scale {scale:g}")
     arrays, named = Arrays(), draw(scale, seed)
     try:
-        with temporary_beside(folder) as temporary:
+        with sibling_folder(folder) as temporary:
             if (found := read_cache(folder)) is not None:  # another process was faster
                 return found
             if folder.exists():

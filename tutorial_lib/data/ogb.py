@@ -10,14 +10,11 @@ import zipfile
 from pathlib import Path
 
 from tutorial_lib.data.base import MASKS, Dataset
-from tutorial_lib.data.cache import fetch_zip, temporary_beside
-from tutorial_lib.files import alone_in
+from tutorial_lib.data.cache import fetch_zip, sibling_folder
+from tutorial_lib.files import lock_folder
 
 # Size of the download, and license.
-SPECS = {
-    "ogbn-products": ("about 1.4 GB", "Amazon license, as OGB states it"),
-    "ogbn-arxiv": ("about 80 MB", "ODC-BY"),
-}
+SPECS = {"ogbn-products": ("about 1.4 GB", "Amazon license, as OGB states it"), "ogbn-arxiv": ("about 80 MB", "ODC-BY")}
 
 
 def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = False) -> Dataset:
@@ -27,7 +24,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     import torch
     from ogb.nodeproppred import DglNodePropPredDataset
 
-    from tutorial_lib.data.tables import reading
+    from tutorial_lib.data.tables import read_errors
 
     size, license = SPECS[name]
     folder, stem = root / name.replace("-", "_"), name.removeprefix("ogbn-")
@@ -35,17 +32,17 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     remedy = f"Copy it again, or move {folder}/processed away, and run the same command again."
     if not folder.is_dir():
         fetch_zip(name, url, archive, f"{size}, license: {license}", download=download)
-        with reading(archive, "Copy it again.", "is damaged, or the folder is full"), temporary_beside(folder) as new:
+        with read_errors(archive, "Copy it again.", "is damaged, or the folder is full"), sibling_folder(folder) as new:
             if not folder.is_dir():  # otherwise another process extracted the files first
                 with zipfile.ZipFile(archive) as zipped:
                     zipped.extractall(new)
                 (new / stem).rename(folder)
-    with reading(folder, remedy, "is incomplete or damaged, or read-only or full"):
+    with read_errors(folder, remedy, "is incomplete or damaged, or read-only or full"):
         (folder / "RELEASE_v1.txt").stat()
         if not (folder / "processed/dgl_data_processed").exists():
             for file in ("edge.csv.gz", *(["node-feat.csv.gz"] if features else [])):
                 (folder / "raw" / file).stat()
-        with alone_in(folder), contextlib.redirect_stdout(sys.stderr):
+        with lock_folder(folder), contextlib.redirect_stdout(sys.stderr):
             source = DglNodePropPredDataset(name, root=str(root))
         about, (graph, labels) = source.meta_info, source[0]
         if features and "feat" not in graph.ndata:

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,16 +24,18 @@ from tutorial_lib.data.tables import (
     FIELDS,
     SPLIT,
     TABLES,
+    Ids,
     Nodes,
-    columns_of,
-    one_of,
-    place_in,
+    find_one_file,
     read_array,
+    read_column_names,
+    read_errors,
     read_nodes,
     read_table,
-    reading,
+    row_name,
 )
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import JsonObject
 
 SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
 SPARSE_IDS = 1000  # if an ID exceeds this times the number of sources and destinations, IDs are not consecutive
@@ -73,7 +76,7 @@ def load_own(path: Path, *, seed: int = 0, both_ways: bool = False) -> Dataset:
     if both_ways:
         files.edge_data, files.edges = {}, _add_reverse_edges(files.edges, counts)
     graph, nodes, num_classes = make_graph(files.edges, counts), files.nodes[target], 0
-    info: dict[str, Any] = {"file": str(path), "directed": not both_ways}
+    info: JsonObject = {"file": str(path), "directed": not both_ways}
     label, split, names = nodes.labels(), nodes.split(seed, info), nodes.class_names
     if label is not None and split is not None:
         num_classes = max(len(names), int(label.max()) + 1, 1)
@@ -122,9 +125,9 @@ def _add_reverse_edges(edges: Edges, counts: dict[str, int]) -> Edges:
 def _read_folder(folder: Path) -> GraphFiles:
     """Read a folder with tables and arrays of one type of nodes, or with a ``graph.yaml``."""
     if (path := folder / "graph.yaml").is_file():
-        with reading(path, "docs/own-graph.md describes graph.yaml."):
+        with read_errors(path, "docs/own-graph.md describes graph.yaml."):
             about = Description.model_validate(yaml.safe_load(path.read_text()))
-    elif (file := one_of(folder, "edges", endings := (*TABLES, ".npy"))) is not None:
+    elif (file := find_one_file(folder, "edges", endings := (*TABLES, ".npy"))) is not None:
         about = Description(nodes={NODE: "."}, edges={":".join(EDGE): file.name})
     else:
         text = f"{folder} has none of {', '.join(f'edges{ending}' for ending in endings)} and graph.yaml"
@@ -160,7 +163,7 @@ def _read_edges(path: Path) -> dict[str, pa.Array]:
             raise InputError(f"{path} is {array.dtype} of shape {array.shape}, expected whole numbers (E, 2) or (2, E)")
         src, dst = np.ascontiguousarray(array.T if array.shape[1] == 2 else array, np.int64)
         return {"src": pa.array(src), "dst": pa.array(dst)}
-    names = columns_of(path)
+    names = read_column_names(path)
     found = [next((name for name in names if name.lower() in of), "") for of in (SOURCES, DESTINATIONS)]
     if "" in found:
         found, without_header = names, all(name.lstrip("-").isdigit() for name in names)
@@ -170,7 +173,7 @@ def _read_edges(path: Path) -> dict[str, pa.Array]:
     return read_table(path, found, found)
 
 
-def _ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Any:
+def _ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Ids:
     """Return the IDs of the nodes in edges as a range, or sorted if they are not whole numbers from 0 on."""
     if not columns:
         raise InputError(f"{folder}: no file names the nodes of type {kind}", "Write nodes.csv, with a column id.")
@@ -186,7 +189,7 @@ def _ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Any:
     return ids.take(pc.sort_indices(ids))
 
 
-def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: Any) -> tuple[np.ndarray, np.ndarray]:
+def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: Ids) -> tuple[np.ndarray, np.ndarray]:
     """Return the node numbers of sources and destinations, given the IDs of both types: int64 of shape (E,)."""
     found = []
     for (name, column), known in zip(columns.items(), ids, strict=True):
@@ -194,28 +197,27 @@ def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: Any) -> tuple[
         if (unknown := (numbers < 0) | (numbers >= len(known))).any():
             row = int(unknown.argmax())
             listed = f", 0 to {len(known) - 1}" if isinstance(known, range) else ""
-            text = f"{place_in(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{listed}"
+            text = f"{row_name(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{listed}"
             raise InputError(text, "Remove this row, or list the node in nodes.csv, in a column id.")
     return found[0], found[1]
 
 
-def _numbers_of(column: pa.Array, ids: Any) -> np.ndarray:
-    if isinstance(ids, range):
-        if pa.types.is_integer(column.type):
-            return column.to_numpy()
-        ids = pa.array(np.arange(len(ids)))
+def _numbers_of(column: pa.Array, ids: Ids) -> np.ndarray:
+    if isinstance(ids, range) and pa.types.is_integer(column.type):
+        return column.to_numpy()
+    known = pa.array(np.arange(len(ids))) if isinstance(ids, range) else ids
     column = column.dictionary_encode()
     values = column.dictionary
-    if values.type != ids.type:
-        values, ids = values.cast(pa.string()), ids.cast(pa.string())
-    numbers = pc.index_in(values, value_set=ids).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    if values.type != known.type:
+        values, known = values.cast(pa.string()), known.cast(pa.string())
+    numbers = pc.index_in(values, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers[column.indices.to_numpy()]
 
 
 def _read_npz(path: Path) -> GraphFiles:
     """Read a file, or the file of the same name in a zip file, without unpickling. Self loops are left out."""
     remedy = "Copy the file again, or save it as docs/own-graph.md describes."
-    with reading(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
+    with read_errors(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
         stream: Any = io.BytesIO(zipfile.ZipFile(file).read(f"{path.stem}.npz")) if path.suffix == ".zip" else file
         with NpzFile(stream, allow_pickle=False) as stored:  # np.load would also open .npy files
             adjacency = _read_csr(stored, "adj").tocoo()
@@ -233,7 +235,7 @@ def _read_npz(path: Path) -> GraphFiles:
     return GraphFiles({NODE: Nodes(path, range(n), arrays)}, {EDGE: (src, dst)})
 
 
-def _read_csr(stored: NpzFile, prefix: str) -> Any:
+def _read_csr(stored: NpzFile, prefix: str) -> sparse.csr_matrix:
     data, indices, indptr, shape = (stored[f"{prefix}_{part}"] for part in ("data", "indices", "indptr", "shape"))
     matrix = sparse.csr_matrix((data, indices.astype(np.int64), indptr.astype(np.int64)), shape=shape.tolist())
     matrix.check_format(full_check=True)
@@ -266,6 +268,6 @@ def _read_dgl_file(path: Path) -> GraphFiles:
     return GraphFiles(nodes, edges, {relation: _arrays(graph.edges[relation].data) for relation in edges})
 
 
-def _arrays(data: Any) -> dict[str, np.ndarray]:
+def _arrays(data: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
     kinds = {torch.bfloat16: torch.float32, torch.uint8: torch.int64}  # numpy has no bfloat16
     return {name: value.to(kinds.get(value.dtype, value.dtype)).numpy() for name, value in data.items()}

@@ -87,7 +87,7 @@ def split_class_counts(scale: float) -> np.ndarray:
     return np.stack([scaled_counts(row, int(n)) for row, n in zip(SPLIT_CLASS_COUNTS, per_split, strict=True)])
 
 
-def draw_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
+def sample_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
     """Sample ``counts[s, c]`` nodes of class c in split s, int64 of shape (3, C), with IDs in random order."""
     n, num_classes = int(counts.sum()), counts.shape[1]
     split = np.repeat(np.arange(3), counts.sum(axis=1))
@@ -112,16 +112,16 @@ def draw_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
     return Nodes(split[order], label[order], memberships[order], community.astype(np.int32)[order], first)
 
 
-def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+def sample_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.ndarray, np.ndarray]:
     """Sample about ``wanted`` different edges: int32 arrays (E,), ``low`` < ``high``, sorted."""
-    keys = _draw_pairs(rng, nodes, 1.0, int(wanted * NOISE))
+    keys = _sample_pairs(rng, nodes, 1.0, int(wanted * NOISE))
     while True:
         keys.sort()
         is_new = np.append(True, keys[1:] != keys[:-1])
         if (count := int(is_new.sum())) >= wanted:
             break
         share = min(1.0, 1.5 * (wanted / count - 1) + 0.01)  # baskets of a small graph have many pairs in common
-        keys = np.concatenate([keys, _draw_pairs(rng, nodes, share, 0)])
+        keys = np.concatenate([keys, _sample_pairs(rng, nodes, share, 0)])
     low, high, used = np.empty(count, np.int32), np.empty(count, np.int32), 0
     for at in range(0, len(keys), CHUNK):
         piece = keys[at : at + CHUNK][is_new[at : at + CHUNK]]
@@ -132,7 +132,7 @@ def draw_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.
 
 
 def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
-    """Return the node of each membership as int32, shuffled within each community. Any interval is a basket."""
+    """Return the node of each membership as int32, shuffled within each community. Each interval is a basket."""
     counts = nodes.memberships
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     number = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node
@@ -147,7 +147,7 @@ def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     return node[shuffle[np.argsort(community[shuffle], kind="stable")]]
 
 
-def _draw_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int) -> np.ndarray:
+def _sample_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int) -> np.ndarray:
     """Return int64 keys ``low * n + high`` of the pairs in a share of all baskets, and of ``noise`` other pairs."""
     n, slots = len(nodes.label), _basket_slots(rng, nodes)
     count = int(1.2 * len(slots) / BASKET_MEAN) + 100
@@ -179,7 +179,7 @@ def _draw_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int
     return keys[:used]
 
 
-def draw_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
+def sample_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     """Return label center + community center + noise: float32 (N, 100). The mean over neighbors has less noise."""
     communities = int(nodes.first_community[-1])
     by_class = rng.standard_normal((NUM_CLASSES, FEATURES), dtype=np.float32) * np.float32(CLASS_SIGNAL)
@@ -193,19 +193,19 @@ def draw_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     return feat
 
 
-def draw_products(scale: float, seed: int) -> Named:
+def generate_products(scale: float, seed: int) -> Named:
     """Generate the arrays of synthetic-products by name."""
     rng = np.random.Generator(np.random.PCG64(seed))
-    nodes = draw_nodes(rng, split_class_counts(scale))
-    yield from zip(("low", "high"), draw_edges(rng, nodes, round(EDGES * scale)), strict=True)
-    yield "feat", draw_features(rng, nodes)
+    nodes = sample_nodes(rng, split_class_counts(scale))
+    yield from zip(("low", "high"), sample_edges(rng, nodes, round(EDGES * scale)), strict=True)
+    yield "feat", sample_features(rng, nodes)
     yield "label", nodes.label.astype(np.uint8)
     yield "split", nodes.split.astype(np.uint8)
 
 
 def load_products(*, scale: float, seed: int = 0, root: Path) -> Dataset:
     name = "synthetic-products"
-    arrays = load_generated(root, name, VERSION, scale, seed, draw_products)
+    arrays = load_generated(root, name, VERSION, scale, seed, generate_products)
     ndata = node_data(arrays["feat"], arrays["label"], arrays["split"])
     info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}
     return Dataset(name, Pairs(arrays["low"], arrays["high"], ndata, arrays["feat"]), NUM_CLASSES, info)
@@ -234,7 +234,7 @@ class _Pool:
         return node[keep], other[keep]
 
 
-def draw_academic(scale: float, seed: int) -> Named:
+def generate_academic(scale: float, seed: int) -> Named:
     """Generate the arrays of synthetic-academic by name."""
     rng = np.random.Generator(np.random.PCG64(seed))
     share = np.exp(TOPIC_SPREAD * rng.standard_normal(TOPICS))
@@ -260,7 +260,7 @@ def draw_academic(scale: float, seed: int) -> Named:
 def load_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:
     """Load synthetic-academic. Edge e of a relation is edge e of its reverse."""
     name = "synthetic-academic"
-    arrays, edges = load_generated(root, name, VERSION, scale, seed, draw_academic), {}
+    arrays, edges = load_generated(root, name, VERSION, scale, seed, generate_academic), {}
     for (start, relation, end), (reverse, _, _) in RELATIONS.items():
         src, dst = arrays[f"{start}-{relation}-{end}"].astype(np.int64)
         edges |= {(start, relation, end): (src, dst), (end, reverse, start): (dst, src)}

@@ -14,6 +14,7 @@ from pyarrow import csv, parquet
 
 from tutorial_lib.data.base import MASKS, random_split
 from tutorial_lib.errors import InputError, to_stderr
+from tutorial_lib.files import JsonObject
 
 TABLES = (".csv", ".csv.gz", ".parquet")
 SPLITS = {"train": 0, "valid": 1, "val": 1, "validation": 1, "test": 2, "": 3}
@@ -26,14 +27,15 @@ BATCH_ROWS = 1 << 22  # rows of a parquet file that are read together
 WHOLE_NUMBER = r"^\s*((0|-?[1-9]\d*(\.\d*)?)?)\s*$"
 REMEDY = "Use UTF-8 and the same columns in every row. IDs are whole numbers below 2**63, or all texts in quotes."
 IDS = "node_ids.parquet"  # file in a partition folder
+Ids = range | pa.Array  # the array has whole numbers or texts
 
 
-def place_in(path: Path, row: int) -> str:
+def row_name(path: Path, row: int) -> str:
     """Return the path and the line of a CSV file, or the path and the row (from 0 on) of another file."""
     return f"{path}, row {row}" if path.suffix in (".parquet", ".npy") else f"{path}, line {row + 2}"
 
 
-def one_of(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
+def find_one_file(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
     found = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
     if len(found) > 1:
         raise InputError(f"{folder} has {' and '.join(path.name for path in found)}", "Leave one of them.")
@@ -41,7 +43,7 @@ def one_of(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
 
 
 @contextlib.contextmanager
-def reading(path: Path | str, remedy: str, problem: str = "cannot be read") -> Iterator[None]:
+def read_errors(path: Path | str, remedy: str, problem: str = "cannot be read") -> Iterator[None]:
     """Turn the errors of the libraries that read files into an InputError."""
     try:
         yield
@@ -54,15 +56,15 @@ def reading(path: Path | str, remedy: str, problem: str = "cannot be read") -> I
 
 def read_array(path: Path) -> np.ndarray:
     """Map an array of numbers from an .npy file. Writing into the array does not change the file."""
-    with reading(path, "Save an array of numbers with numpy.save."):
+    with read_errors(path, "Save an array of numbers with numpy.save."):
         array = np.load(path, mmap_mode="c", allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim == 0:
             raise ValueError(f"the content is {getattr(array, 'dtype', 'an archive')}, expected an array of numbers")
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def columns_of(path: Path) -> list[str]:
-    with reading(path, REMEDY):
+def read_column_names(path: Path) -> list[str]:
+    with read_errors(path, REMEDY):
         return (parquet.read_schema(path) if path.suffix == ".parquet" else _open_csv(path).schema).names
 
 
@@ -70,7 +72,7 @@ def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.A
     """Read columns of a table. IDs become int64, or dictionary-encoded texts if they are texts, such as 007 or NA."""
     found: dict[str, list[pa.Array]] = {name: [] for name in columns}
     rows = size = 0
-    with reading(path, REMEDY):
+    with read_errors(path, REMEDY):
         for batch in _batches(path, columns, ids):
             for name, arrays in found.items():
                 arrays.append(_as_ids(path, rows, name, batch[name]) if name in ids else batch[name])
@@ -101,7 +103,7 @@ def _open_csv(path: Path, columns: Iterable[str] = (), texts: Iterable[str] = ()
 
 def _as_ids(path: Path, rows: int, name: str, column: pa.Array) -> pa.Array:
     if column.null_count:
-        place = place_in(path, rows + column.is_null().index(True).as_py())
+        place = row_name(path, rows + column.is_null().index(True).as_py())
         raise InputError(f"{place}: the {name} is missing", "Add it, or remove the row.")
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return column.cast(pa.string()).dictionary_encode()
@@ -115,7 +117,7 @@ class Nodes:
     """The nodes of one type. If ``ids`` is None, the edges name the nodes. Messages contain ``where``."""
 
     where: Path
-    ids: Any = None  # range, or pyarrow array of whole numbers or texts
+    ids: Any = None  # ``Ids``, or None before they are known
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # a row for each node: FIELDS, SPLIT, and other data
     class_names: list[str] = field(default_factory=list)  # empty if the labels are numbers
 
@@ -133,7 +135,7 @@ class Nodes:
             raise InputError(f"{text} below {MOST_CLASSES:,}, but node {row} has {label[row]}", remedy)
         return np.maximum(label.astype(np.int64), -1)
 
-    def split(self, seed: int, info: dict[str, Any]) -> np.ndarray | None:
+    def split(self, seed: int, info: JsonObject) -> np.ndarray | None:
         """Return 0 (train), 1 (valid), 2 (test) or 3 (no split) per node: uint8 (N,). Store the source in ``info``."""
         n, masks = len(self.ids), [self.arrays[name] for name in MASKS if name in self.arrays]
         if masks:
@@ -159,7 +161,7 @@ def read_nodes(path: Path) -> Nodes:
         unknown = {file.name for file in path.glob("*.npy")} - {"edges.npy", *(f"{name}.npy" for name in FIELDS)}
         if unknown and not (path / "graph.yaml").exists():
             to_stderr(f"warning: {path}: {', '.join(sorted(unknown))} is not read, see docs/own-graph.md")
-        table = one_of(path, "nodes", TABLES)
+        table = find_one_file(path, "nodes", TABLES)
         nodes.arrays = {name: read_array(file) for name in FIELDS if (file := path / f"{name}.npy").is_file()}
     if table is not None:
         _read_node_table(table, nodes)
@@ -172,7 +174,7 @@ def read_nodes(path: Path) -> Nodes:
 
 
 def _read_node_table(file: Path, nodes: Nodes) -> None:
-    names = columns_of(file)
+    names = read_column_names(file)
     if "id" not in names:
         raise InputError(f"{file} has the columns {', '.join(names)}", "One of them has to be id.")
     table = read_table(file, names, ["id"])
@@ -181,14 +183,14 @@ def _read_node_table(file: Path, nodes: Nodes) -> None:
     counts = pc.value_counts(ids)
     if twice := counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist():
         row = np.flatnonzero(pc.equal(ids, twice[0]))[1]
-        raise InputError(f"{place_in(file, row)}: {twice[0]} is listed more than once", "Write one row for each node.")
+        raise InputError(f"{row_name(file, row)}: {twice[0]} is listed more than once", "Write one row for each node.")
     if table and "feat" not in nodes.arrays:
         nodes.arrays["feat"] = np.empty((len(ids), len(table)), np.float32)
         for number, (name, column) in enumerate(table.items()):
-            with reading(f"{file}, column {name}", "Leave it out, or write a column of 0 and 1 for each value."):
+            with read_errors(f"{file}, column {name}", "Leave it out, or write a column of 0 and 1 for each value."):
                 nodes.arrays["feat"][:, number] = column.cast("float32", safe=False).to_numpy(zero_copy_only=False)
     if label is not None and "label" not in nodes.arrays:
-        with reading(f"{file}, column label", "Write one class for each node, as a whole number or a text."):
+        with read_errors(f"{file}, column label", "Write one class for each node, as a whole number or a text."):
             if not pa.types.is_integer(label.type):
                 classes = pc.unique(label.drop_null())
                 classes = classes.take(pc.sort_indices(classes))
@@ -199,7 +201,7 @@ def _read_node_table(file: Path, nodes: Nodes) -> None:
         numbers = [SPLITS.get(str(word or "").lower()) for word in split.to_pylist()]
         if None in numbers:
             row = numbers.index(None)
-            raise InputError(f"{place_in(file, row)}: {split[row]} is no split", "Write train, valid, test or nothing.")
+            raise InputError(f"{row_name(file, row)}: {split[row]} is no split", "Write train, valid, test or nothing.")
         nodes.arrays[SPLIT] = np.array(numbers, np.uint8)
 
 

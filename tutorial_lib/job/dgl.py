@@ -76,13 +76,9 @@ class JobPlan:
             server = replace(server, listens=True, service=True, early_end=NOT_A_SERVER)
             roles = [server, replace(trainer, env={"DGL_ROLE": "client"}, after="server")]
             options = [word.lower().replace("-", "_") for word in self.command]
-            part = {
-                "part_config": self.part_config,
-                "ip_config": self.ip_config,
-                "machines": len(self.machines),
-                "graphbolt": any(option.startswith("__use_graphbolt") for option in options),
-                "shm_of_trainers": self.shm_of_trainers,
-            }
+            graphbolt = any(option.startswith("__use_graphbolt") for option in options)
+            part = {"part_config": self.part_config, "ip_config": self.ip_config, "machines": len(self.machines)}
+            part |= {"graphbolt": graphbolt, "shm_of_trainers": self.shm_of_trainers}
             checks = [("tutorial_lib.job.dgl:check_part", part)]
         env |= {"DGLBACKEND": "pytorch", "TUTORIAL_COLLECTIVE_SECONDS": f"{self.collective_seconds:g}"}
         return JobSpec(
@@ -107,14 +103,9 @@ class JobPlan:
     def _dgl_environment(self) -> dict[str, str]:
         """Return the variables that DGL reads in every process."""
         clients = len(self.machines) * self.trainers * (1 + self.samplers)  # with a wrong number, servers wait forever
-        fixed = {
-            "DGL_DIST_MODE": "distributed",
-            "DGL_IP_CONFIG": self.ip_config,
-            "DGL_CONF_PATH": self.part_config,
-            "DGL_NUM_SERVER": str(self.servers),
-            "DGL_NUM_SAMPLER": str(self.samplers),
-            "DGL_NUM_CLIENT": str(clients),
-        }
+        fixed = {"DGL_DIST_MODE": "distributed", "DGL_IP_CONFIG": self.ip_config, "DGL_CONF_PATH": self.part_config}
+        fixed |= {"DGL_NUM_SERVER": str(self.servers), "DGL_NUM_SAMPLER": str(self.samplers)}
+        fixed["DGL_NUM_CLIENT"] = str(clients)
         for name, value in fixed.items():
             if (given := self.env.get(name, value)) != value:
                 message = f"{name} is set to {given!r}, the job needs {value!r}"

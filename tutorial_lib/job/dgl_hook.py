@@ -24,7 +24,7 @@ def end_sampler_on_exception(end):
     BaseProcess.run = run
 
 
-def start(role, end):
+def start_role(role, end):
     """Called in each process that has a role. ``end(role, error)`` reports a failure and ends the process."""
     if role == "sampler":
         end_sampler_on_exception(end)

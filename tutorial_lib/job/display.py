@@ -3,12 +3,12 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal as human_bytes
 from rich.text import Text
 
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.coordinator import Event
 
 LINES = {  # of kinds of events and of stages
@@ -72,7 +72,7 @@ class RunDisplay(Reporter):
             elif event["rank"] == 0:
                 self.last_line.update(Text(text))
 
-    def summary(self, result: dict[str, Any], out: Path) -> None:
+    def summary(self, result: JsonObject, out: Path) -> None:
         """Print the result and the run folder."""
         lines = [f"{result['dataset']}: global result", *(f"{k:16}  {v}" for k, v in summary_rows(result).items())]
         self.console.print("\n".join([*lines, f"run folder: {out}", "notebooks:  make lab"]), soft_wrap=True)
@@ -88,7 +88,7 @@ def describe_event(event: Event, epochs: int) -> str:
     return (damaged + LINES.get(event.get("stage", event["kind"]), "")).format(**fields)
 
 
-def summary_rows(result: dict[str, Any]) -> dict[str, str]:
+def summary_rows(result: JsonObject) -> dict[str, str]:
     """Return the machines, epochs, exact scores, seconds and bytes of a run as texts."""
     epochs, score = result["epochs"], result["score"]
     loss = {"loss": epochs[-1]["loss"]} if epochs else {}

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import graph_name_of, lock_holder, lock_now, write_json
+from tutorial_lib.files import JsonObject, graph_name_of, lock_holder, try_lock, write_json
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
@@ -38,7 +37,7 @@ class Continuation:
 
     resume: bool = False
     every: int = 1
-    options: dict[str, Any] | None = None
+    options: JsonObject | None = None
     trust: bool = False
 
 
@@ -92,10 +91,9 @@ def own_run_folder(out: Path) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if lock_now(folder) is False:  # None without locks
-            raise InputError(
-                f"another program is running in {out}: {lock_holder(out)}", "Wait for its end, or stop it."
-            )
+        if try_lock(folder) is False:  # None without locks
+            message = f"another program is running in {out}: {lock_holder(out)}"
+            raise InputError(message, "Wait for its end, or stop it.")
         check_right_to_write(out)
         yield
     finally:
@@ -139,7 +137,7 @@ def events_in(content: bytes) -> list[Event]:
 
 @contextlib.contextmanager
 def open_run(
-    out: Path, reporter: Reporter, keep: Continuation = NEW_RUN, settings: dict[str, Any] | None = None
+    out: Path, reporter: Reporter, keep: Continuation = NEW_RUN, settings: JsonObject | None = None
 ) -> Iterator[EventLog]:
     """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
 
@@ -165,7 +163,7 @@ def open_run(
                 raise
 
 
-def read_finished_epochs(out: Path, settings: dict[str, Any]) -> list[manifests.EpochResult]:
+def read_finished_epochs(out: Path, settings: JsonObject) -> list[manifests.EpochResult]:
     """Return the results of the epochs in the checkpoint of a run, and remove the files of an interrupted save."""
     folder = out / "checkpoint"
     saved = manifests.read_checkpoint(folder).manifest
@@ -180,7 +178,7 @@ def read_finished_epochs(out: Path, settings: dict[str, Any]) -> list[manifests.
 
 def settings_of(
     config: TrainConfig, dataset: str, fingerprint: str, *, machines: int, trainers: int, partition: str | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return all settings that must be equal when a checkpoint is continued."""
     job = {"machines": machines, "trainers": trainers, "partition": partition}
     return {"dataset": dataset, "data fingerprint": fingerprint[:16], **job, **config.to_dict()}

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tutorial_lib.launcher.backends import Backend, LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
 from tutorial_lib.launcher.backends.remote import SlurmBackend, SshBackend
-from tutorial_lib.launcher.coordinator import Coordinator, Event
+from tutorial_lib.launcher.coordinator import Coordinator, OnEvent
 from tutorial_lib.launcher.jobspec import Limits
 
 
@@ -106,10 +106,10 @@ class Layout:
         if self.device != "cpu":  # ranks on real machines check their GPUs
             import torch  # --help does not wait for it
 
-            from tutorial_lib.trainer.placement import assign
+            from tutorial_lib.trainer.placement import assign_gpus
 
             gpus = 10**6 if self.elsewhere else torch.cuda.device_count()
-            assign(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
+            assign_gpus(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
         if self.slurm:
             return SlurmBackend(self.subnet, self.emulate)
         if self.on is not None:
@@ -149,12 +149,7 @@ class Layout:
 
 
 def run_on_machines(
-    agents: Agents,
-    plan: JobPlan,
-    limits: Limits,
-    out: Path,
-    on_event: Callable[[Event], None],
-    uploads: Sequence[Upload],
+    agents: Agents, plan: JobPlan, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
 ) -> tuple[Coordinator, list[str]]:
     """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
 
@@ -170,7 +165,7 @@ def run_on_machines(
             remote = replace(plan, cwd=copy_to, command=command, **moved)
             on_event = stack.enter_context(files).on_event
         coordinator = Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec())
-        coordinator.run()
+        coordinator.run_job()
     return coordinator, files.problems if files else []
 
 

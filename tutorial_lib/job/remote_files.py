@@ -19,16 +19,16 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import Any
 
 import psutil
 
-from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, how_it_ended, printable
+from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, describe_exit_code, printable
 from tutorial_lib.files import flush, read_json, write_json
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.backends.remote import SshBackend
+from tutorial_lib.launcher.coordinator import Event, OnEvent
 from tutorial_lib.launcher.jobspec import Machine
-from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, readable
+from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, read_manifests
 
 LIST = "delivery.json"
 JOB, IP_CONFIG = "job.json", "ip_config.txt"  # inputs of the trainers in the run folder
@@ -42,7 +42,6 @@ REMEDIES = {
     "not found": "Each machine needs rsync: sudo apt install rsync",
 }
 EFFECTS = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|safe_|write error|see the rsync manpage")
-Event = dict[str, Any]
 Upload = tuple[Path, str, Path | None]  # folder here, folder below COPY_TO, and folder of the parts, if it has parts
 
 
@@ -61,7 +60,7 @@ def read_delivery(run: Path) -> Delivery | None:
     """Return the delivery of a run, or None if nothing is left to download."""
     if not os.path.lexists(run / LIST):
         return None
-    found: Delivery = read_json(run / LIST, Delivery)
+    found = read_json(run / LIST, Delivery)
     if not (found.machines and re.fullmatch(r"/.*/results/[^/]+-[0-9a-f]{8}", found.folder)):
         raise InputError(f"{run / LIST} is damaged: {found.folder} is not the folder of a run")  # it would be removed
     return found
@@ -92,9 +91,7 @@ class RemoteFiles:
     Each checkpoint is downloaded during the job. ``problems`` names the results that could not be downloaded.
     """
 
-    def __init__(
-        self, cluster: Backend, run: Path, on_event: Callable[[Event], None], uploads: Sequence[Upload] = ()
-    ) -> None:
+    def __init__(self, cluster: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
         if shutil.which("rsync") is None:
             raise InputError("copying files to the machines needs rsync", "Install it: sudo apt install rsync")
         self.cluster, self.run, self.problems, copy_to = cluster, run, list[str](), cluster.traits.copy_to
@@ -159,13 +156,13 @@ class RemoteFiles:
                 with contextlib.suppress(JobError):  # the next copy from this machine fails, too
                     rules = ["+ /checkpoint/", f"+ /checkpoint/{NEWEST}", "- *"]
                     self._fetch(self.cluster.machines[0], Path(folder), rules)
-                newest = readable(Path(folder, "checkpoint")).get(NEWEST)
+                newest = read_manifests(Path(folder, "checkpoint")).get(NEWEST)
             fetch = partial(self._fetch, target=self.run, rules=[f"- /{name}" for name in ONLY_HERE])
             for machine, error in self._on_all(fetch).items():
                 problems.append(f"{error}; {machine.name} ({machine.address}) still has its results in {self.folder}")
             for path in self.run.rglob("*"):
                 flush(path)
-            here = readable(checkpoints).get(NEWEST)
+            here = read_manifests(checkpoints).get(NEWEST)
             if newest and (here is None or (len(here.epochs), here.step) < (len(newest.epochs), newest.step)):
                 adopt_checkpoint(checkpoints, newest)
         except (TutorialError, OSError) as error:
@@ -220,14 +217,15 @@ class RemoteFiles:
         shell = " ".join("'" + word.replace("'", "''") + "'" for word in self.cluster.rsync_shell(machine))
         options = (*options, f"--timeout={SILENCE_SECONDS}", "-e", shell, *(f"--filter={rule}" for rule in rules))
         command, environment = [*RSYNC, *options, "--", source, target], {**os.environ, "LC_ALL": "C"}
-        settings: dict[str, Any] = {"stdin": DEVNULL, "text": True, "env": environment, "start_new_session": True}
         with tempfile.TemporaryFile("w+", errors="replace") as file:  # ssh can outlive rsync and keep a pipe open
-            done = subprocess.run(command, stdout=PIPE, stderr=file, **settings)
+            done = subprocess.run(
+                command, stdin=DEVNULL, stdout=PIPE, stderr=file, text=True, env=environment, start_new_session=True
+            )
             file.seek(0)
             errors = file.read()
         if done.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy
             causes = [line for line in errors.splitlines() if not EFFECTS.search(line)]
-            cause = printable([how_it_ended(done.returncode), *causes][-1])
+            cause = printable([describe_exit_code(done.returncode), *causes][-1])
             remedy = next((remedy for text, remedy in REMEDIES.items() if text in errors), "")
             raise JobError(f"{task} {machine.name}: {cause}", remedy)
         return done.stdout

@@ -1,15 +1,15 @@
 """The data of a run, and the folders of its cache and its partitions."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, check_arguments, default_root, load_dataset
-from tutorial_lib.files import graph_name_of, replacing
+from tutorial_lib.files import graph_name_of, replace_file
 from tutorial_lib.launcher.environment import package_digest
 from tutorial_lib.partition.folder import (
     FORMAT_VERSION,
+    Log,
     Partition,
     available_method,
     load_partition_folder,
@@ -38,7 +38,7 @@ class DataSource:
     method: str = "kaminpar"
     both_ways: bool = False
 
-    def check(self) -> None:
+    def check_arguments(self) -> None:
         """Check the name and the scale without loading anything."""
         check_arguments(self.name, self.scale, self.seed)
 
@@ -49,9 +49,7 @@ class DataSource:
             dataset.structure.ndata.pop("feat", None)
         return dataset
 
-    def partition(
-        self, dataset: Dataset, parts: int, say: Callable[[str], None], folder: Path | None = None
-    ) -> Partition:
+    def partition(self, dataset: Dataset, parts: int, say: Log, folder: Path | None = None) -> Partition:
         """Write or reuse the partition in ``folder``, by default in a folder of ``root/partitions``."""
         if (out := folder) is None:  # the name contains all inputs of the partition
             name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"
@@ -59,7 +57,7 @@ class DataSource:
         partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
         if folder is None:
             features = dataset.num_features > 0 or not dataset.structure.is_homogeneous
-            with replacing(self._known(parts, features=features)) as file:
+            with replace_file(self._known(parts, features=features)) as file:
                 file.write(out.name.encode())
         return partition
 

@@ -8,14 +8,15 @@ import time
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
 
 import tutorial_lib
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
-from tutorial_lib.files import write_json
+from tutorial_lib.files import JsonObject, write_json
 from tutorial_lib.job.dgl import JobPlan, read_part
 from tutorial_lib.job.display import Reporter
 from tutorial_lib.job.folder import NEW_RUN, Continuation, EventLog, log_folder, open_run, own_run_folder, settings_of
@@ -41,7 +42,7 @@ def run_distributed(
     out: Path,
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Train on the machines of ``layout`` and return the content of ``result.json``.
 
     A partition must have one part for each machine. An InputError reports a failed check before the start, and a
@@ -56,7 +57,7 @@ def run_distributed(
         partition = source
         read_part(partition.config, 0, count)
     else:
-        source.check()
+        source.check_arguments()
         if (found := source.find_partition(count, features=TASKS[config.task].features)) is not None:
             partition = found
             reporter.say(f"reusing {partition.folder}")
@@ -130,32 +131,32 @@ def run_single(
     reporter: Reporter | None = None,
     keep: Continuation = NEW_RUN,
     device: str = "cpu",
-) -> dict[str, Any]:
+) -> JsonObject:
     """Train in this process alone, with the same outputs. A distributed run must agree with this one."""
     # Only this function needs torch. Without it, the process of `run_distributed` starts faster and stays small.
     from tutorial_lib.tasks.run import train_single
     from tutorial_lib.tasks.task import LocalShard
     from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
-    from tutorial_lib.trainer.placement import settle
+    from tutorial_lib.trainer.placement import choose_device
 
     reporter, out, events = reporter or Reporter(), out.absolute(), list[Event]()
     reporter.epochs = config.epochs
-    place, dataset = settle(device), _load(source, config, reporter)
+    placement, dataset = choose_device(device), _load(source, config, reporter)
     _ = dataset.graph  # this process needs the whole graph
     start = time.time()  # as in a distributed run, the time begins when the data are in memory
     places = {"machines": 1, "trainers": 1, "partition": "single process"}
     settings = settings_of(config, dataset.name, dataset.fingerprint(), **places)
     with open_run(out, reporter, keep, settings) as log:
 
-        def emit(kind: str, **fields: Any) -> None:
+        def emit(kind: str, **fields: object) -> None:
             events.append({"kind": kind, "time": time.time(), "rank": 0, "local_rank": 0, **fields})
             log.write(events[-1])
 
         write_json(out / JOB, {"train": config.to_dict(), "description": settings})
-        emit("placed", **place.describe())
+        emit("placed", **placement.describe())
         saver = CheckpointManager(out / "checkpoint", settings, keep.every, keep.resume, emit)
         try:
-            trained = train_single(LocalShard(dataset, place, emit), config, saver)
+            trained = train_single(LocalShard(dataset, placement, emit), config, saver)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")
@@ -168,8 +169,8 @@ def run_single(
 
 
 def _write_result(
-    out: Path, about: dict[str, Any], ids: Any, log: EventLog, events: list[Event], use: dict[str, MachineUse]
-) -> dict[str, Any]:
+    out: Path, about: JsonObject, ids: pa.Array | None, log: EventLog, events: list[Event], use: dict[str, MachineUse]
+) -> JsonObject:
     """Write ``result.json``, and the predicted classes by ID if the data set has ``ids``.
 
     After ``--resume``, ``epochs`` and ``phases`` describe the whole run. ``seconds``, ``bytes_sent`` and ``peak_rss``

@@ -15,16 +15,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from tutorial_lib.errors import TutorialError, attempts, how_it_ended
+from tutorial_lib.errors import TutorialError, attempts, describe_exit_code
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher import network, watch
 from tutorial_lib.launcher.checks import check_machine, find_versions
 from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
 from tutorial_lib.launcher.jobspec import JobSpec, Role
-from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught
-from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descendants, start
+from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught_exception
+from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descendants, start_process
 from tutorial_lib.launcher.shm import lock_shm
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -64,7 +63,7 @@ class Agent:
         self.health, self.peers = watch.MachineHealth(self.logs), network.SilentPeers(self.others)
         self.next_heartbeat = self.last_heard = time.monotonic()
 
-    def run(self) -> None:
+    def run_job(self) -> None:
         """Run the job. When this method returns, all processes of the job on this machine have ended."""
         shutil.rmtree(self.logs / watch.FOLDER, ignore_errors=True)  # left by a killed agent
         with lock_shm(self.spec.shm_patterns) as sockets:
@@ -99,7 +98,7 @@ class Agent:
         self.link.put(msg.Done({role: max(p.peak_rss for p in self.processes if p.role == role) for role in roles}))
         self.link.push(FLUSH_SECONDS)
 
-    def _report(self, kind: str, **fields: Any) -> None:
+    def _report(self, kind: str, **fields: object) -> None:
         self.link.put(msg.Report({"kind": kind, **fields, "time": time.time()}))
 
     def _start_role(self, role: Role) -> None:
@@ -110,7 +109,7 @@ class Agent:
             if role.command is not None:
                 self._start(role.name, k, role.command, env)
             elif self.forkserver is not None:
-                self.forkserver.order(role.name, k, env, self.logs / log_name(role.name, k))
+                self.forkserver.request_process(role.name, k, env, self.logs / log_name(role.name, k))
                 self.processes.append(Process(role.name, k))
         self.roles_to_start.discard(role.name)
         if role.listens:
@@ -120,7 +119,7 @@ class Agent:
 
     def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str], fds: Sequence[int] = ()) -> None:
         try:
-            pid = start(argv, {**self.env, **env}, self.spec.cwd, self.logs / log_name(role, k), fds)
+            pid = start_process(argv, {**self.env, **env}, self.spec.cwd, self.logs / log_name(role, k), fds)
         except OSError as error:
             self._fail(role, k, cause=f"cannot start {argv[0]!r}: {error.strerror}")
             return
@@ -142,17 +141,17 @@ class Agent:
             role, k, cause = "agent", 0, trouble
         lines = tail(self.logs / log_name(role, k))
         if not cause:
-            cause = how_it_ended(code)
+            cause = describe_exit_code(code)
             if self.health.out_of_memory(code):
                 cause += "; the kernel ended a process for want of memory at that time"
-            if role not in WORKERS and (exception := uncaught(lines, code)):  # more useful than the exit code
+            if role not in WORKERS and (exception := uncaught_exception(lines, code)):  # more useful than the exit code
                 cause = f"{exception} ({cause})"
         self.link.put(msg.Failed(role, k, cause, lines))
 
     def _read_commands(self) -> None:
         commands, self.commands = self.commands, []
         try:
-            commands = commands or self.link.take(msg.POLL_SECONDS)
+            commands = commands or self.link.receive(msg.POLL_SECONDS)
         except EOFError:  # the coordinator is gone
             self.stopping = True
         for command in commands:
@@ -165,7 +164,7 @@ class Agent:
                 with contextlib.suppress(OSError):  # on a full disk, a trainer could not save a checkpoint
                     (self.logs / watch.FINISH).touch()
             elif command == msg.Command("stacks"):
-                self.link.put(msg.Stacks(watch.collect(self.logs)))
+                self.link.put(msg.Stacks(watch.collect_stacks(self.logs)))
 
     def _watch_machine(self) -> None:
         """Send a heartbeat every two seconds, and report problems without an exit code."""
@@ -181,7 +180,7 @@ class Agent:
             self._fail("agent", 0, cause=trouble)
         for member, code in self.health.dead_workers():
             self._fail(member.role, member.index, code)
-        for address, seconds in self.peers.look().items():
+        for address, seconds in self.peers.silent_seconds().items():
             if seconds > network.SILENCE_SECONDS:
                 cause = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
                 self._fail("agent", 0, cause=f"{cause}: it is down, or the network between them is")
@@ -203,7 +202,7 @@ class Agent:
             self._report("started", role=role, index=k)
         # A killed sampler may end its trainer before the next check of the machine. Then this call collects both, and
         # the sampler is the cause.
-        for member in watch.members(self.logs) if ended and not self.stopping else ():
+        for member in watch.registered_processes(self.logs) if ended and not self.stopping else ():
             code, _ = ended.get(member.pid, (0, 0))
             if member.role in WORKERS and code < 0 and code != -signal.SIGTERM:
                 self._fail(member.role, member.index, code)
@@ -239,7 +238,7 @@ class Agent:
 
 def wait_for_command(link: msg.Channel, what: str, seconds: float) -> list[msg.Message]:
     for left in attempts(what, seconds, pause=0, say=lambda _text: None):
-        if commands := link.take(min(left, 1.0)):
+        if commands := link.receive(min(left, 1.0)):
             return sys.exit() if commands[0] == msg.Command("stop") else commands
     return []
 
@@ -258,7 +257,7 @@ def main() -> None:
         commands = wait_for_command(link, "the start of the job", START_SECONDS)
         agent = Agent(prepare.spec, prepare.index, link, commands)
         signal.signal(signal.SIGTERM, agent.stop_on_signal)
-        agent.run()
+        agent.run_job()
     except EOFError:  # the coordinator is gone
         pass
     except TutorialError as error:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts, how_it_ended, to_stderr
+from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts, describe_exit_code, to_stderr
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.environment import package_digest, run_module
@@ -131,7 +131,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             link.push()
         for key, _ in self._selector.select(0 if self._inbox else seconds):
             try:
-                for message in self._links[key.data].take():
+                for message in self._links[key.data].receive():
                     if isinstance(message, msg.Checked | msg.Heartbeat):
                         ahead = message.time - time.time()
                         self.ahead[key.data] = max(ahead, self.ahead.get(key.data, -math.inf))
@@ -154,7 +154,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         if self.backend.traits.silence_seconds is not None:  # the exit code is that of ssh or srun
             return "it was killed, or the connection to it is lost (then it ends what it started by itself)"
         wait_or_kill(self.processes[index], 2.0)
-        return f"the agent ended unexpectedly ({how_it_ended(self.processes[index].returncode or 0)})"
+        return f"the agent ended unexpectedly ({describe_exit_code(self.processes[index].returncode or 0)})"
 
     def stop(self, seconds: float, take: Callable[[int, msg.Message], None]) -> None:
         """Stop all agents, pass their last messages to ``take``, and kill the agents that do not end in time."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tutorial_lib.errors import WaitedTooLong
-from tutorial_lib.launcher.findings import FAIL, OK, Check, Finding, Findings, made, verdict
+from tutorial_lib.launcher.findings import FAIL, OK, Check, Finding, Findings, run_checks, verdict
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.network import ipv4_addresses
 from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files
@@ -23,10 +23,10 @@ DYING_SECONDS = 3.0
 def check_machine(spec: JobSpec, index: int) -> Findings:
     """Run all checks of machine ``index``, and those of the job. Parts of the job that are not given are skipped."""
     own: list[Check] = [check_address, check_ports, check_shm, check_folders]
-    found = made(own, spec, index)
+    found = run_checks(own, spec, index)
     for name, arguments in spec.checks:
         module, _, function = name.partition(":")
-        found += made([getattr(importlib.import_module(module), function)], index, **arguments)
+        found += run_checks([getattr(importlib.import_module(module), function)], index, **arguments)
     return found
 
 
@@ -85,8 +85,8 @@ def check_shm(spec: JobSpec, _index: int) -> Finding:
         detail = f"/dev/shm holds {len(files)} files of another job"
         remedy = f"If fuser -v {files[0]} prints no process, remove them: rm {' '.join(files)}"
         return Finding("leftovers", FAIL, detail, remedy)
-    told = f"removed {len(removed)} files that a killed job left in" if removed else "no files of another job in"
-    return Finding("leftovers", OK, f"{told} /dev/shm")
+    detail = f"removed {len(removed)} files that a killed job left in" if removed else "no files of another job in"
+    return Finding("leftovers", OK, f"{detail} /dev/shm")
 
 
 def check_folders(spec: JobSpec, index: int) -> Iterator[Finding]:

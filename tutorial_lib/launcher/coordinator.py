@@ -24,18 +24,19 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.errors import JobError, WaitedTooLong
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.failure import JobFailed, failure, first_sigterm, how_it_was_ended, stall_failure
+from tutorial_lib.launcher.failure import JobFailed, describe_interruption, failure, first_sigterm, stall_failure
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
 from tutorial_lib.launcher.watch import Stack
 
-Event = dict[str, Any]
-Fact = tuple[Any, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
+Event = JsonObject
+OnEvent = Callable[[Event], None]
+Fact = tuple[str | int, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
 FACTS = {"serving": ("role",), "exited": ("role", "index", "code"), "left": ("local_rank",)}
 DONE: Fact = ("done",)
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
@@ -58,7 +59,7 @@ class Coordinator:
         self,
         agents: Agents,
         spec: JobSpec,
-        on_event: Callable[[Event], None] = lambda _event: None,
+        on_event: OnEvent = lambda _event: None,
         limits: Limits | None = None,
         remote: JobSpec | None = None,
     ) -> None:
@@ -74,9 +75,9 @@ class Coordinator:
         self._heard = [self._moved] * len(spec.machines)  # when each agent sent a message
         self._last_ping, self._finish_by, self._unsaved = 0.0, math.inf, False
 
-    def run(self) -> dict[str, MachineUse]:
+    def run_job(self) -> dict[str, MachineUse]:
         """Run the job to its end and return the resources that each machine used. All errors end it everywhere."""
-        self.check()
+        self.check_machines()
         try:
             for role in self.spec.roles:
                 if role.after is not None:
@@ -96,7 +97,7 @@ class Coordinator:
             self._write_failure(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None
         except (KeyboardInterrupt, SystemExit) as end:
-            self._write_failure(f"{how_it_was_ended(end.code if isinstance(end, SystemExit) else 130)}\n")
+            self._write_failure(f"{describe_interruption(end.code if isinstance(end, SystemExit) else 130)}\n")
             raise
         finally:
             try:
@@ -109,7 +110,7 @@ class Coordinator:
         with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen
             Path(self.spec.log_dir, FAILURE_FILE).write_text(text)
 
-    def check(self) -> None:
+    def check_machines(self) -> None:
         """Check the machines. A PreflightFailed reports what would make the job fail."""
         self._event("stage", stage="checks")
         findings = self.agents.prepare(self.remote)
@@ -154,13 +155,13 @@ class Coordinator:
                 first = first if other.is_consequence else other
         if (first.is_consequence or first.is_stall) and self._missing(self._ranks):
             for index, known in enumerate(self._facts):
-                for _, role, k, _ in known.intersection(self._ranks):
+                for _, role, k, _ in filter(known.__contains__, self._ranks):
                     if ("left", k) not in known:  # a rank of train reports when it ends in order
                         cause = f"ended with exit code 0 before the others finished; one of them: {first.message}"
                         return failure(self.spec, index, role, k, cause)
         return first
 
-    def _event(self, kind: str, **fields: Any) -> None:
+    def _event(self, kind: str, **fields: object) -> None:
         self.on_event({"kind": kind, **fields, "time": time.time()})
 
     def _warn(self, text: str) -> None:

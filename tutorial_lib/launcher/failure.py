@@ -11,7 +11,7 @@ from tutorial_lib.errors import JobError
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name
 from tutorial_lib.launcher.logs import tail as tail_of
-from tutorial_lib.launcher.watch import Stack, report
+from tutorial_lib.launcher.watch import Stack, format_stacks
 
 # Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe). gloo
 # and torch's store raise a RuntimeError or a DistError, and DGL a DGLError. A user's ValueError("refused") is a cause.
@@ -73,11 +73,11 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
     stalled = JobFailed(message, spec, index, stack.role, stack.index, list(texts.values()))
     stalled.log, stalled.is_stall = Path(spec.log_dir) / "stacks.txt", True
     with contextlib.suppress(OSError):  # a full disk must not hide the failure
-        stalled.log.write_text(report([(spec.machines[index].name, stack) for index, stack in found]))
+        stalled.log.write_text(format_stacks([(spec.machines[index].name, stack) for index, stack in found]))
     return stalled
 
 
-def how_it_was_ended(exit_code: object) -> str:
+def describe_interruption(exit_code: object) -> str:
     """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
     ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
     return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
@@ -57,7 +56,7 @@ def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "")
     return Finding(check, OK if good else FAIL, detail, "" if good else remedy, machine)
 
 
-def made(checks: Iterable[Check], *arguments: Any, **options: Any) -> Findings:
+def run_checks(checks: Iterable[Check], *arguments: object, **options: object) -> Findings:
     """Return the findings of all checks. An exception is a finding, too."""
     findings = Findings()
     for check in checks:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from tutorial_lib.files import JsonObject
 
 DEFAULT_PORT = 30050  # the port that DGL's own launch tool uses for server 0
 
@@ -52,7 +53,7 @@ class JobSpec:
     # Variable to role. A process that a rank starts has this role if the variable is set and not 0, else "worker".
     worker_roles: dict[str, str] = field(default_factory=dict)
     # Functions "module:name" that each machine calls with its number and these keyword arguments. They return findings.
-    checks: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    checks: list[tuple[str, JsonObject]] = field(default_factory=list)
     same_packages: list[str] = field(default_factory=list)  # their versions must be equal on all machines
     shm_patterns: list[str] = field(default_factory=list)  # regular expressions of files in /dev/shm
     silence: float | None = None  # seconds without a message after which an agent stops, or None for no limit

@@ -9,7 +9,8 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from tutorial_lib.files import JsonObject
 
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 20
@@ -31,7 +32,7 @@ def log_name(role: str, k: int) -> str:
     return f"{'trainer' if role in WORKERS else role}-{k}.log"
 
 
-def end_of(path: Path, most: int = TAIL_BYTES) -> str:
+def read_end(path: Path, most: int = TAIL_BYTES) -> str:
     """Return the last ``most`` bytes of a text file, or an empty string if it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
@@ -41,7 +42,7 @@ def end_of(path: Path, most: int = TAIL_BYTES) -> str:
 
 def tail(path: Path) -> list[str]:
     """Return the last 20 lines of a log, with long lines cut, or an empty list if it cannot be read."""
-    return [shortened(line) for line in end_of(path).splitlines()[-TAIL_LINES:]]
+    return [shortened(line) for line in read_end(path).splitlines()[-TAIL_LINES:]]
 
 
 def shortened(line: str) -> str:
@@ -49,12 +50,12 @@ def shortened(line: str) -> str:
     return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} ... (cut here)"
 
 
-def uncaught(lines: list[str], code: int | None) -> str | None:
+def uncaught_exception(lines: list[str], code: int | None) -> str | None:
     """Return the exception at the end of the log of a Python program if the exit code shows that it was not handled."""
     # Python ends with code 1. A DGL server still runs threads then, and C++ aborts it after a line of its own.
-    kept = [line.strip() for line in lines if line.strip()]
-    aborted = code == -signal.SIGABRT and kept[-1:] == [THREADS_LEFT]
-    last = "".join(kept[-2:-1] if aborted else kept[-1:])
+    nonblank = [line.strip() for line in lines if line.strip()]
+    aborted = code == -signal.SIGABRT and nonblank[-1:] == [THREADS_LEFT]
+    last = "".join(nonblank[-2:-1] if aborted else nonblank[-1:])
     return last if (aborted or code == 1) and _EXCEPTION.match(last) else None
 
 
@@ -76,7 +77,7 @@ class JobFiles:
             return io.BytesIO(text).readlines()
         return []
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[JsonObject]:
         """Return new events, which are lines of JSON, and skip other lines."""
         found = []
         for path in self._folder.glob("events-*.jsonl"):
@@ -85,7 +86,7 @@ class JobFiles:
                     found.append(json.loads(line))
         return [event for event in found if isinstance(event, dict) and isinstance(event.get("kind"), str)]
 
-    def output(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
+    def output(self, *, rest: bool = False) -> Iterator[JsonObject]:
         """Yield the last new lines of each trainer, and the number of ``skipped`` bytes before them.
 
         ``rest``: the trainers have ended, so the last line needs no end.

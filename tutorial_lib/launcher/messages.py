@@ -5,11 +5,13 @@ import json
 import os
 import select
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from typing_extensions import dataclass_transform
 
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.findings import Finding
 from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
 from tutorial_lib.launcher.watch import Stack
@@ -17,7 +19,7 @@ from tutorial_lib.launcher.watch import Stack
 CHUNK = 1 << 20
 POLL_SECONDS = 0.05
 CLASS = "$class"  # key of the name of a dataclass, which is sent as a dictionary of its fields
-RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (Finding, JobSpec, Machine, Role, Stack)}
+RECORDS: dict[str, Callable[..., object]] = {kind.__name__: kind for kind in (Finding, JobSpec, Machine, Role, Stack)}
 
 
 @dataclass_transform(frozen_default=True)
@@ -58,7 +60,7 @@ class Checked(Message):
 
 
 class Report(Message):
-    event: dict[str, Any]  # of the agent or of a rank, see ``coordinator``
+    event: JsonObject  # of the agent or of a rank, see ``coordinator``
 
 
 class Heartbeat(Message):
@@ -86,11 +88,11 @@ class Done(Message):
     peak_rss: dict[str, int]  # of the largest process of each role
 
 
-def _to_fields(record: Any) -> dict[str, Any]:
+def _to_fields(record: object) -> JsonObject:
     return {CLASS: type(record).__name__, **vars(record)}
 
 
-def _to_record(fields: dict[str, Any]) -> Any:
+def _to_record(fields: JsonObject) -> object:
     return RECORDS[fields.pop(CLASS)](**fields) if CLASS in fields else fields
 
 
@@ -102,7 +104,7 @@ class Channel:
         self._buffer, self.waiting = bytearray(), bytearray()
         os.set_blocking(write, False)
 
-    def put(self, message: Any) -> None:
+    def put(self, message: object) -> None:
         """Queue one message, and write as much as possible now."""
         self.waiting += json.dumps(message, default=_to_fields).encode() + b"\n"
         self.push()
@@ -120,7 +122,7 @@ class Channel:
             except OSError:
                 self.waiting.clear()
 
-    def take(self, seconds: float = 0.0) -> list[Any]:
+    def receive(self, seconds: float = 0.0) -> list[Any]:
         """Return the messages that arrive within this time, or raise an EOFError if the other side has ended."""
         poll, found = select.poll(), []
         poll.register(self._read, select.POLLIN)

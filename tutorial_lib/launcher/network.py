@@ -44,7 +44,7 @@ class SilentPeers:
     def __init__(self, addresses: Collection[str]) -> None:
         self._addresses, self._since = addresses, dict[str, float]()
 
-    def look(self) -> dict[str, float]:
+    def silent_seconds(self) -> dict[str, float]:
         """Return the seconds for which the kernel has repeated segments to each silent peer. Call it regularly."""
         repeated = {  # the kernel writes 10.77.0.2 as 02004D0A, also at the end of an IPv6 address
             socket.inet_ntoa(bytes.fromhex(remote.split(":")[0][-8:])[::-1])

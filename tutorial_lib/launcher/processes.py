@@ -37,7 +37,7 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
+def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
     """Start a program that appends its output to ``log``, and return its PID for ``os.wait4``."""
     agent, (_, most) = os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)
     # In a large job, a process has more sockets than the usual limit allows, and samplers send tensors as open files.
@@ -73,13 +73,13 @@ def end_descendants(reap: Callable[[], object]) -> None:
 
 
 class Forkserver:
-    """The agent's end of the connection. The template inherits the socket ``theirs`` and calls ``fork_as_told``."""
+    """The agent's end of the connection. The template inherits the socket ``theirs`` and calls ``fork_on_request``."""
 
     def __init__(self) -> None:
         self._socket, self.theirs = socket.socketpair()
         self._link = Channel(self._socket.fileno(), self._socket.fileno())
 
-    def order(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
+    def request_process(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
         """Request a process with additional variables, without waiting. The agent notices if the template is gone."""
         self._link.put({"role": role, "index": index, "env": env, "log": str(log)})
 
@@ -87,7 +87,7 @@ class Forkserver:
         """Yield role, index and PID of the processes forked since the last call. They send it before they work."""
         self._link.push()
         with contextlib.suppress(EOFError, ConnectionError):
-            for message in self._link.take():
+            for message in self._link.receive():
                 yield message["role"], message["index"], message["pid"]
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ def is_forkserver() -> bool:
     return FORKSERVER in os.environ
 
 
-def fork_as_told() -> None:
+def fork_on_request() -> None:
     """In a template, fork a process for each request of the agent and exit. Return only in the other processes."""
     if not is_forkserver():
         return
@@ -117,7 +117,7 @@ def fork_as_told() -> None:
                 os.dup2(log.fileno(), 2)
             if (torch := sys.modules.get("torch")) is not None:
                 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when loaded
-            importlib.import_module("sitecustomize").take_part()  # the hook, as at the start of a process
+            importlib.import_module("sitecustomize").join_job()  # the hook, as at the start of a process
             return
     sys.stdout.flush()
     os._exit(0)  # without exit handlers of libraries, which have nothing to clean up

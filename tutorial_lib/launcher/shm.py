@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tutorial_lib.errors import WaitedTooLong
-from tutorial_lib.files import alone_in, open_plain
+from tutorial_lib.files import lock_folder, open_regular_file
 
 SHM = Path("/dev/shm")
 PREFIX = "dgl-job-"
@@ -38,7 +38,7 @@ def job_files(patterns: Sequence[str]) -> list[str]:
 @contextlib.contextmanager
 def lock_shm(patterns: Sequence[str]) -> Iterator[Path]:
     """Lock /dev/shm for a job of this process, yield a folder for sockets, and finally remove the files of the job."""
-    with alone_in(SHM, LOCK_SECONDS):
+    with lock_folder(SHM, LOCK_SECONDS):
         _remove(patterns)
         # This path is short, because the path of a socket has at most 107 bytes.
         sockets = Path(tempfile.mkdtemp(prefix=PREFIX, dir=SHM), "sockets")
@@ -52,7 +52,7 @@ def lock_shm(patterns: Sequence[str]) -> Iterator[Path]:
 def clean_leftovers(patterns: Sequence[str], seconds: float = 0.0) -> list[str]:
     """Remove the files of killed jobs, after waiting at most ``seconds`` for their last processes. Return the names."""
     removed, deadline = [], time.monotonic() + seconds
-    with alone_in(SHM, LOCK_SECONDS):
+    with lock_folder(SHM, LOCK_SECONDS):
         while True:
             removed += _remove(patterns)
             if not _job_folders() or time.monotonic() >= deadline:
@@ -70,7 +70,7 @@ def _remove(patterns: Sequence[str]) -> list[str]:
     folders, removed, used = _job_folders(), [], False
     since = min((folder.stat().st_mtime for folder in folders), default=float("inf"))
     for path in (SHM / name for name in job_files(patterns)):
-        with contextlib.suppress(OSError), open(open_plain(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        with contextlib.suppress(OSError), open(open_regular_file(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             about = os.fstat(file.fileno())
             if about.st_uid == os.geteuid() and about.st_ctime >= since:
                 # While we have a lease, a process that opens the file waits. The signal to us must not end us.

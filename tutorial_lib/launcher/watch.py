@@ -13,11 +13,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from tutorial_lib.launcher.logs import WORKERS, end_of
+from tutorial_lib.launcher.logs import WORKERS, read_end
 
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 1.0  # in which the processes write their stacks
@@ -52,7 +51,7 @@ class Stack:
         return f"{prefix}in {function} ({Path(path).name}:{line}){caller}"
 
 
-def members(folder: Path) -> list[Stack]:
+def registered_processes(folder: Path) -> list[Stack]:
     """Return the processes that have registered in the log folder of a machine, also those that have ended."""
     names = sorted(path.name.split("-") for path in (folder / FOLDER).glob("*-*-*"))
     return [Stack(role, int(index), int(pid)) for role, index, pid in names]
@@ -65,10 +64,10 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
-def collect(folder: Path) -> list[Stack]:
+def collect_stacks(folder: Path) -> list[Stack]:
     """Let every living process of a machine write its stacks, and read them. The job is about to end."""
     found = []
-    for member in members(folder):
+    for member in registered_processes(folder):
         path = (folder / FOLDER / f"{member.role}-{member.index}-{member.pid}").resolve()
         with contextlib.suppress(psutil.Error):
             process, state = psutil.Process(member.pid), "".join(_stat(member.pid)[:1])
@@ -78,10 +77,10 @@ def collect(folder: Path) -> list[Stack]:
                 process.resume()  # a stopped process cannot write
                 found.append((path, replace(member, state=state)))
     time.sleep(DUMP_SECONDS)
-    return [replace(stack, text=end_of(path, STACK_BYTES)) for path, stack in found]
+    return [replace(stack, text=read_end(path, STACK_BYTES)) for path, stack in found]
 
 
-def report(stacks: Sequence[tuple[str, Stack]]) -> str:
+def format_stacks(stacks: Sequence[tuple[str, Stack]]) -> str:
     """Return the text of pairs of a machine name and a stack, each with a heading."""
     return "\n".join(f"=== {m}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for m, s in stacks)
 
@@ -95,7 +94,7 @@ class MachineHealth:
         self._zombies = set[Stack]()
         self._kills = collections.deque([memory_kills()], MEMORY_LOOKS)
 
-    def signs_of_life(self) -> dict[str, Any]:
+    def signs_of_life(self) -> dict[str, float]:
         """Return the CPU seconds of the job (``cpu``) and bytes of logs (``wrote``) since the last call."""
         self._kills.append(memory_kills())
         cpu, size = 0.0, sum(path.stat().st_size for path in self.folder.glob("*-*.log"))
@@ -109,7 +108,7 @@ class MachineHealth:
 
     def dead_workers(self) -> list[tuple[Stack, int]]:
         """Return failed samplers that were zombies at the last call, too. Their trainers would wait forever."""
-        stats = {member: _stat(member.pid) for member in members(self.folder) if member.role in WORKERS}
+        stats = {member: _stat(member.pid) for member in registered_processes(self.folder) if member.role in WORKERS}
         zombies = {member for member, fields in stats.items() if fields[:1] == ["Z"]}
         codes = [(member, os.waitstatus_to_exitcode(int(stats[member][-1]))) for member in zombies & self._zombies]
         self._zombies = zombies

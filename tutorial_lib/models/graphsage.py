@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from dgl.heterograph import DGLBlock
+
+Block: TypeAlias = Union["CscBlock", "DGLBlock"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,7 @@ class CscBlock:
     indices: Tensor  # (E,), the source node of each edge
 
     @classmethod
-    def of(cls, block: Any, relation: tuple[str, str, str] | None = None) -> "CscBlock":
+    def from_block(cls, block: Block, relation: tuple[str, str, str] | None = None) -> "CscBlock":
         """Return the edges of one type of a DGL block. The tensors share the memory of the block."""
         return block if isinstance(block, CscBlock) else cls(*block.adj_tensors("csc", etype=relation)[:2])
 
@@ -50,11 +55,11 @@ class SAGEConv(nn.Module):
         for linear in (self.fc_self, self.fc_neigh):
             nn.init.xavier_uniform_(linear.weight, nn.init.calculate_gain("relu"))
 
-    def forward(self, block: Any, x: Tensor | FirstLayer) -> Tensor:
+    def forward(self, block: Block, x: Tensor | FirstLayer) -> Tensor:
         """Return the new rows (D, out_size) of the destination nodes of a ``CscBlock`` or DGL block of one type."""
         if isinstance(x, FirstLayer):
             return self.fc_self(x.own) + self.fc_neigh(x.mean)
-        block = CscBlock.of(block)
+        block = CscBlock.from_block(block)
         own = self.fc_self(x[: len(block.indptr) - 1])
         if self.fc_neigh.in_features > self.fc_neigh.out_features:  # short rows are cheaper to add
             return own + mean_of_neighbors(block, self.fc_neigh(x))
@@ -71,13 +76,13 @@ class GraphSAGE(nn.Module):
         self.sizes, self.dropout = [in_size, *[hidden_size] * (num_layers - 1), out_size], dropout
         self.layers = nn.ModuleList(SAGEConv(a, b) for a, b in pairwise(self.sizes))
 
-    def forward(self, blocks: list[Any], x: Tensor | FirstLayer) -> Tensor:
+    def forward(self, blocks: list[Block], x: Tensor | FirstLayer) -> Tensor:
         """Return the logits (seeds, out_size). A ``FirstLayer`` replaces the first of the blocks, the outermost hop."""
         for depth, block in enumerate([None, *blocks] if isinstance(x, FirstLayer) else blocks):
             x = self.layer(depth, block, x)
         return x  # type: ignore[return-value]
 
-    def layer(self, depth: int, block: Any, x: Tensor | FirstLayer) -> Tensor:
+    def layer(self, depth: int, block: Block | None, x: Tensor | FirstLayer) -> Tensor:
         """Apply one layer, its activation and dropout. Layer-wise inference calls this method."""
         y = self.layers[depth](block, x)
         return y if depth == len(self.layers) - 1 else F.dropout(torch.relu(y), self.dropout, self.training)

@@ -7,10 +7,10 @@ If a batch has no edge of a relation, the mean and the gradient of W_r are zero.
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from dgl.heterograph import DGLBlock
 from torch import Tensor, nn
 
 from tutorial_lib.models.graphsage import CscBlock, mean_of_neighbors
@@ -31,14 +31,14 @@ class RelationalLayer(nn.Module):
             nn.init.xavier_uniform_(matrix)
         self.own = nn.ModuleDict({ntype: nn.Linear(in_size, out_size) for ntype in self.outputs})
 
-    def forward(self, block: Any, h: Rows) -> dict[str, Tensor]:
+    def forward(self, block: DGLBlock, h: Rows) -> dict[str, Tensor]:
         """Return the new rows of the destination nodes of a DGL block, which are its first source nodes, by type."""
         rows = {ntype: self.own[ntype](h[ntype][: block.num_dst_nodes(ntype)]) for ntype in self.outputs}
         present = set(block.canonical_etypes)  # a batch of a DistGraph lacks the relations without edges
         for relation, weight in zip(self.relations, self.matrices, strict=True):
             source, _, destination = relation
             if relation in present:
-                mean = mean_of_neighbors(CscBlock.of(block, relation), h[source])
+                mean = mean_of_neighbors(CscBlock.from_block(block, relation), h[source])
             else:  # zeros that depend on the rows, so that every learnable row and weight gets a gradient
                 mean = h[source][:0].sum(0).expand(block.num_dst_nodes(destination), -1)
             rows[destination] = rows[destination] + mean @ weight
@@ -68,13 +68,13 @@ class RGCN(nn.Module):
         pairs = zip(pairwise(self.sizes), self.types[1:], strict=True)
         self.layers = nn.ModuleList(RelationalLayer(relations, types, *widths) for widths, types in pairs)
 
-    def forward(self, blocks: Sequence[Any], h: Rows) -> Tensor:
+    def forward(self, blocks: Sequence[DGLBlock], h: Rows) -> Tensor:
         """Return the logits of the seeds from DGL blocks, outermost hop first, and the rows of ``types[0]``."""
         for depth, block in enumerate(blocks):
             h = self.layer(depth, block, h)
         return h[self.target]
 
-    def layer(self, depth: int, block: Any, h: Rows) -> dict[str, Tensor]:
+    def layer(self, depth: int, block: DGLBlock, h: Rows) -> dict[str, Tensor]:
         """Apply one layer, its activation and dropout. The first layer projects features to ``in_size``."""
         if depth == 0:
             h = {ntype: self.project[ntype](h[ntype]) if ntype in self.project else h[ntype] for ntype in self.types[0]}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from tutorial_lib.data.base import Dataset, Pairs, ends, let_go
+from tutorial_lib.data.base import Dataset, Pairs, read_endpoints, release_pages
 from tutorial_lib.data.tables import read_array
 from tutorial_lib.errors import InputError
 
@@ -40,13 +40,13 @@ def undirected_adjacency(dataset: Dataset) -> sp.csr_array:
     else:
         pieces, first = [], type_offsets(dataset)
         for relation in graph.canonical_etypes:
-            for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
+            for src, dst in zip(*(read_endpoints(graph, relation, of) for of in (0, 1)), strict=True):
                 one, other = (src + first[relation[0]]).int().numpy(), (dst + first[relation[2]]).int().numpy()
                 pieces.append((one[one != other], other[one != other]))
     row, column = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
     one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
     del row, column, pieces
-    let_go(graph)
+    release_pages(graph)
     return one_way + one_way.T.tocsr()
 
 

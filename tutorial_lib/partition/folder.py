@@ -7,18 +7,19 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from tutorial_lib.data.base import Dataset
-from tutorial_lib.data.cache import temporary_beside
+from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import check_file, graph_name_of, sha256_of, write_json
+from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, write_json
 
 FORMAT_VERSION = 1
 Log = Callable[[str], None]
+IdMap = np.ndarray | dict[str, np.ndarray]  # for each type if there are several
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class PartitionReport:
 class Partition:
     """A partition folder that has been written or verified. ``config`` is DGL's ``part_config`` file."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: JsonObject) -> None:
         self.folder, self.manifest, self.reused = folder, manifest, False
         self.graph_name: str = manifest["graph_name"]
         self.config = folder / f"{self.graph_name}.json"
@@ -46,21 +47,21 @@ class Partition:
         self.has_graphbolt = "part0/fused_csc_sampling_graph.pt" in manifest["files"]
 
     @cached_property
-    def node_map(self) -> Any:
+    def node_map(self) -> IdMap:
         """int64 (N,): original ID of each new node ID. With several types: an array of type-wise IDs for each type."""
         return self._map("node")
 
     @cached_property
-    def node_map_inverse(self) -> Any:
+    def node_map_inverse(self) -> np.ndarray:
         """int64 (N,): new ID of each original node ID of a graph with one type."""
-        return np.argsort(self.node_map)
+        return np.argsort(cast(np.ndarray, self.node_map))
 
     @cached_property
-    def edge_map(self) -> Any:
+    def edge_map(self) -> IdMap:
         """int64 (E,): original ID of each new edge ID, or a dictionary with keys like ``paper:cites:paper``."""
         return self._map("edge")
 
-    def _map(self, of: str) -> Any:
+    def _map(self, of: str) -> IdMap:
         found = np.load(self.folder / f"{of}_map.npy")
         if "types" not in self.manifest:
             return found
@@ -75,7 +76,7 @@ def type_counts(dataset: Dataset) -> dict[str, dict[str, int]]:
     return {"nodes": {name: graph.num_nodes(name) for name in graph.ntypes}, "edges": edges}
 
 
-def dataset_description(dataset: Dataset) -> dict[str, Any]:
+def dataset_description(dataset: Dataset) -> JsonObject:
     """Return the entry ``dataset`` of manifests and results."""
     found = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
     if not dataset.structure.is_homogeneous:
@@ -123,7 +124,7 @@ def partition_dataset(
         raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_beside(out) as folder:
+        with sibling_folder(out) as folder:
             try:
                 manifest = _write_folder(dataset, wanted, method if method.endswith(".npy") else used, folder, log)
             except Exception:
@@ -140,7 +141,7 @@ def partition_dataset(
     return Partition(out, manifest)
 
 
-def _reuse(out: Path, wanted: dict[str, Any], log: Log) -> Partition:
+def _reuse(out: Path, wanted: JsonObject, log: Log) -> Partition:
     found = load_partition_folder(out)
     if any(found.manifest.get(key) != value for key, value in wanted.items()):
         raise InputError(f"{out} holds a partition of other data or options", "Remove it, or choose another --out.")
@@ -149,7 +150,7 @@ def _reuse(out: Path, wanted: dict[str, Any], log: Log) -> Partition:
     return found
 
 
-def _write_folder(dataset: Dataset, wanted: dict[str, Any], method: str, folder: Path, log: Log) -> dict[str, Any]:
+def _write_folder(dataset: Dataset, wanted: JsonObject, method: str, folder: Path, log: Log) -> JsonObject:
     from tutorial_lib.partition.assign import assign_nodes, type_offsets
 
     graph, name, parts = dataset.structure, graph_name_of(dataset.name), wanted["parts"]

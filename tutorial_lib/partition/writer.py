@@ -21,8 +21,8 @@ import torch
 from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.base import Dataset, ends, let_go
-from tutorial_lib.files import write_json
+from tutorial_lib.data.base import Dataset, read_endpoints, release_pages
+from tutorial_lib.files import JsonObject, write_json
 from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
 FEATURE_ROWS = 1 << 18  # rows of features that are read together
@@ -58,14 +58,14 @@ class Writer:
         graph, n, count = self.graph, self.graph.num_nodes(), self.graph.num_edges()
         degrees = np.zeros((len(self.etypes), n), np.int64)
         for degree, relation in zip(degrees, graph.canonical_etypes, strict=True):
-            for dst in ends(graph, relation, 1):
+            for dst in read_endpoints(graph, relation, 1):
                 degree += np.bincount(new_ids[relation[2]][dst.numpy()], minlength=n)
         self.indptr = offsets(degrees.ravel())
         self.source = np.empty(count, np.int32)
         ids = np.empty(count, np.int32 if count < 2**31 else np.int64)
         for place, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
             number, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
-            for src, dst in zip(*(ends(graph, relation, of) for of in (0, 1)), strict=True):
+            for src, dst in zip(*(read_endpoints(graph, relation, of) for of in (0, 1)), strict=True):
                 numbers = np.arange(number, number + len(src), dtype=ids.dtype)
                 block = sp.coo_array((numbers, (new_dst[dst.numpy()], new_src[src.numpy()])), shape=(n, n))
                 block.has_canonical_format = True  # otherwise scipy adds up parallel edges
@@ -86,7 +86,7 @@ class Writer:
         """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
         graph, types, counts = self.graph, len(self.ntypes), []
         kinds = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
-        description: dict[str, Any] = {"graph_name": name, "num_nodes": graph.num_nodes()}
+        description: JsonObject = {"graph_name": name, "num_nodes": graph.num_nodes()}
         description |= {"num_edges": graph.num_edges(), "part_method": method, "num_parts": self.parts, "halo_hops": 1}
         node_ranges, edge_ranges = (np.stack([of[:-1], of[1:]], axis=1) for of in (self.node_range, self.edge_range))
         description["node_map"] = {key: node_ranges[k::types].tolist() for key, k in self.ntypes.items()}
@@ -180,5 +180,5 @@ class Writer:
                 rows = found[f"{name}/{field}"] = torch.empty((len(chosen), *value.shape[1:]), dtype=value.dtype)
                 for at in range(0, len(chosen), FEATURE_ROWS):
                     rows[at : at + FEATURE_ROWS] = value[chosen[at : at + FEATURE_ROWS]]
-                    let_go(self.graph)  # the features may be in a mapped file
+                    release_pages(self.graph)  # the features may be in a mapped file
         return found

@@ -14,10 +14,10 @@ A slot is the position of a row:
 import math
 from collections import deque
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from dgl.distributed import DistTensor, GraphPartitionBook
 from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
@@ -26,6 +26,8 @@ from tutorial_lib.sampling.rpc import receive, request
 ABSENT = -1
 NEVER = 2**31 - 1  # next use of a row that no announced batch needs
 LOOK_AHEAD = 8  # batches. Large batches need three, see benchmarks/RESULTS.md. With 16, small ones pull 3 % fewer rows
+
+Request = tuple[Tensor, tuple[int, int, int], Tensor, tuple[Tensor, Tensor], dict[int, Tensor]]  # see ``request``
 
 
 class FeatureCache:
@@ -38,7 +40,7 @@ class FeatureCache:
         scratch: int32 tensor of shape (N,), filled with -1 between calls. Callers in the same thread may share it.
     """
 
-    def __init__(self, store: Any, book: Any, budget: int, scratch: Tensor | None = None) -> None:
+    def __init__(self, store: DistTensor, book: GraphPartitionBook, budget: int, scratch: Tensor | None = None) -> None:
         self.store, self.book, self.shape, self.dtype = store, book, store.shape, store.dtype
         self.own = store.local_partition
         self.first = len(self.own)
@@ -54,7 +56,7 @@ class FeatureCache:
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
         self._passing = torch.empty(0, dtype=torch.int64)  # IDs of the last batch's rows that did not fit
         self._announced = deque[tuple[Tensor, Tensor, int]]()  # remote IDs, all IDs, number of different rows
-        self._requests = deque[Any]()  # in the order of the batches, before the announced ones
+        self._requests = deque[Request]()  # in the order of the batches, before the announced ones
 
     @property
     def look_ahead(self) -> int:

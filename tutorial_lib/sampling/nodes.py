@@ -1,23 +1,27 @@
 """Mini-batches of nodes, in the same form from a DistGraph and from a plain DGLGraph."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, Generic, TypeVar
 
 import torch
+from dgl import DGLGraph
 from dgl.dataloading import MultiLayerNeighborSampler
-from dgl.distributed import DistDataLoader, DistGraph
+from dgl.distributed import DistDataLoader, DistGraph, DistTensor
 from dgl.distributed.dist_context import get_sampler_pool
 from dgl.utils import get_num_threads, set_num_threads
 from torch import Tensor
 
 from tutorial_lib.compat.settings import derive_seed, seed_dgl
+from tutorial_lib.models.graphsage import Block
 
 FULL = -1  # fan-out that takes every neighbor
 CHOICE = 2**31 - 1  # replaces the step in the seed that selects the examples of an epoch
+Source = TypeVar("Source")
+BatchType = TypeVar("BatchType")
 
 
 @dataclass
@@ -26,7 +30,7 @@ class Batch:
 
     input_nodes: Any  # int64 (I,), the nodes whose features the batch needs
     seeds: Any  # int64 (B,), the nodes to compute
-    blocks: list[Any]  # message-flow graphs, outermost hop first
+    blocks: list[Block]  # message-flow graphs, outermost hop first
     inputs: Any = None  # rows of the input nodes if the loader has fetched them
     labels: Tensor | None = None  # labels of the seeds if the loader has fetched them
     background: dict[str, tuple[float, float]] | None = None  # start and seconds of "sampling" and "pull" in a thread
@@ -47,10 +51,10 @@ def epoch_chunks(
 
 
 @dataclass
-class Loader:
+class Loader(Generic[Source, BatchType]):
     """Base of the loaders. A batch depends on the seed, the epoch and the step alone."""
 
-    source: Any  # graph or pipeline to sample from
+    source: Source  # graph or pipeline to sample from
     examples: Any  # int64 IDs of this rank's nodes or edges
     fanouts: Sequence[int]  # neighbors to sample per hop and edge type, outermost hop first. ``FULL`` takes all
     batch_size: int  # largest number of examples in a batch
@@ -61,8 +65,10 @@ class Loader:
     # OpenMP threads that sample, or None for the setting of this process. With several, DGL numbers the nodes of a
     # block in the order in which its threads find them, so that no two runs are equal.
     threads: int | None = None
-    sample: ClassVar[Callable[..., Any]]  # from some examples and a seed to their batch
     per_epoch: int | None = None  # largest number of examples in an epoch, which are selected at random if shuffled
+
+    def sample(self, examples: Tensor, seed: int) -> BatchType:
+        raise NotImplementedError  # subclasses return the batch of these examples
 
     def __len__(self) -> int:
         return -(-len(self.examples[: self.per_epoch]) // self.batch_size) if self.steps is None else self.steps
@@ -72,21 +78,21 @@ class Loader:
         count = len(self.examples)
         return epoch_chunks(count, len(self), self.seed, epoch, shuffle=self.shuffle, limit=self.per_epoch)
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, Any]]:
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, BatchType]]:
         """Yield the steps of an epoch from ``start`` on, each with its batch."""
         for step in range(start, len(self)):
             with sampling_threads(self.threads):
                 batch = self.batch(epoch, step)
             yield step, batch
 
-    def batch(self, epoch: int, step: int) -> Any:
+    def batch(self, epoch: int, step: int) -> BatchType:
         value = derive_seed(self.seed, epoch, step)
         seed_dgl(value)
         return self.sample(self.examples[self.positions(epoch)[step]], value)
 
 
 @dataclass
-class BatchLoader(Loader):
+class BatchLoader(Loader[DGLGraph, Batch]):
     """Loads batches of nodes of a ``DistGraph`` or ``DGLGraph``. ``examples`` can be ``{type: IDs}`` with one type."""
 
     def __post_init__(self) -> None:
@@ -120,7 +126,7 @@ class BatchLoader(Loader):
             yield step, arrived.pop(step)
 
 
-def rows_of(store: Any, ids: Tensor) -> Tensor:
+def rows_of(store: DistTensor | Tensor, ids: Tensor) -> Tensor:
     """Return ``store[ids]``. Without IDs return no rows, because a DistTensor cannot be read with no IDs."""
     return store[ids] if len(ids) else torch.empty(0, *store.shape[1:], dtype=store.dtype)
 

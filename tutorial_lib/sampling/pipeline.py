@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import dgl
 import torch
+from dgl.distributed import DistGraph, DistTensor
 from dgl.utils import set_num_threads
 from torch import Tensor
 
@@ -69,11 +70,13 @@ class Pipeline:
 
     sampler: NeighborSampler
     cache: FeatureCache
-    labels: Any  # ``DistTensor`` of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
+    labels: DistTensor  # of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
     depth: int = 2  # number of batches that are made ahead of their use
 
     @classmethod
-    def of(cls, graph: Any, features: Any, labels: Any, *, budget: int, hops: int, depth: int = 2) -> "Pipeline":
+    def from_graph(
+        cls, graph: DistGraph, features: DistTensor, labels: DistTensor, *, budget: int, hops: int, depth: int = 2
+    ) -> "Pipeline":
         """Copy adjacency of remote nodes, at most half of ``budget`` bytes, and allocate the cache for their rows."""
         sampler = NeighborSampler(graph, budget // 2, hops)
         left = budget - sampler.remote_bytes
@@ -81,7 +84,7 @@ class Pipeline:
 
 
 @dataclass
-class PipelineLoader(Loader):
+class PipelineLoader(Loader[Pipeline, Batch]):
     """Loads batches of a ``Pipeline`` with their inputs and labels. End an iteration before the next one starts."""
 
     means: bool = True  # compute the means of the first layer here. Else a batch has a block and the rows of its nodes
@@ -141,9 +144,9 @@ class PipelineLoader(Loader):
     def _fill(self, batch: Batch) -> Batch:
         start, cache = time.time(), self.source.cache
         own, sources = cache.slots().tensor_split([len(batch.input_nodes)])
-        inputs: Any = cache.read(own)
+        rows = inputs = cache.read(own)
         if batch.inputs is not None:
-            inputs = FirstLayer(inputs, cache.mean(sources, batch.inputs))
+            inputs = FirstLayer(rows, cache.mean(sources, batch.inputs))
         local, pulled = (rows * cache.row_bytes for rows in cache.count)
         background = {**(batch.background or {}), "pull": (start, time.time() - start)}
         return replace(batch, inputs=inputs, background=background, bytes_by_place=(local, pulled))

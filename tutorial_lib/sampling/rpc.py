@@ -11,14 +11,15 @@ earlier batches, a resumed run would start without them and sample other neighbo
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import dgl
 import numpy as np
 import torch
 import torch.nn.functional as F
-from dgl.distributed import rpc
+from dgl.distributed import DistGraph, GraphPartitionBook, rpc
 from dgl.distributed.graph_services import SamplingRequest
+from dgl.distributed.server_state import ServerState
 from torch import Tensor
 
 from tutorial_lib.compat.settings import derive_seed
@@ -28,12 +29,13 @@ SAMPLE = 770001  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20
+Value = TypeVar("Value")
 Lists = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, number of neighbors of each, all neighbors
 Neighbors = tuple[Tensor, Tensor]  # in CSC format: int32 index pointer (D + 1,), int32 or int64 global node IDs (E,)
-_arrived: dict[int, Any] = {}  # messages that arrived before ``receive`` asked for them, by sequence number
+_arrived: dict[int, rpc.RPCMessage] = {}  # messages that arrived before ``receive`` asked for them, by sequence number
 
 
-def request(book: Any, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> dict[int, Tensor]:
+def request(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> dict[int, Tensor]:
     """Send a request to each owner of some node IDs. Return their positions by the number of the request."""
     part_of = book.nid2partid(ids)
     positions = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
@@ -42,7 +44,7 @@ def request(book: Any, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> di
     return {number: positions[k][1] for number, k in sent.items()}
 
 
-def receive(sent: Mapping[int, Any], what: str) -> list[tuple[Any, Any]]:
+def receive(sent: Mapping[int, Value], what: str) -> list[tuple[Value, rpc.Response]]:
     """Wait for the answers to numbered requests, at most two minutes for each. Return them with the values of sent."""
     answers = []
     for count, (number, value) in enumerate(sent.items(), start=1):
@@ -69,13 +71,13 @@ class SampleRequest(rpc.Request, rpc.Response):
     sources: Tensor | None = None  # answer: int32 or int64 global IDs of the neighbors, in the order of the nodes
     counts: Tensor | None = None  # answer: int32 number of neighbors of each node
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> tuple[object, ...]:
         return tuple(vars(self).values())
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.__init__(*state)
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        self.__dict__.update(zip(self.__dataclass_fields__, state, strict=True))
 
-    def process_request(self, server_state: Any) -> "SampleRequest":
+    def process_request(self, server_state: ServerState) -> "SampleRequest":
         part, book = server_state.graph, server_state.partition_book
         dgl.seed(self.value)
         if graphbolt := hasattr(part, "csc_indptr"):  # the format of the part
@@ -97,7 +99,7 @@ class SampleRequest(rpc.Request, rpc.Response):
 rpc.register_service(SAMPLE, SampleRequest, SampleRequest)
 
 
-def in_edges(part: Any) -> tuple[Tensor, Tensor, Tensor]:
+def in_edges(part: dgl.DGLGraph) -> tuple[Tensor, Tensor, Tensor]:
     """Return the in-edges of a part in memory: indptr, local IDs of the sources, and the global ID of each local ID."""
     if hasattr(part, "csc_indptr"):  # GraphBolt's format
         return part.csc_indptr, part.indices, part.node_attributes[dgl.NID]
@@ -119,7 +121,7 @@ def id_type(largest: int) -> torch.dtype:
 class NeighborSampler:
     """Samples ``hops`` hops from a homogeneous ``DistGraph``, with ``budget`` bytes of adjacency of remote nodes."""
 
-    def __init__(self, graph: Any, budget: int, hops: int) -> None:
+    def __init__(self, graph: DistGraph, budget: int, hops: int) -> None:
         self.book, n = graph.get_partition_book(), graph.num_nodes()
         ids = self.book.partid2nids(self.book.partid)
         self.own = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
@@ -141,7 +143,7 @@ class NeighborSampler:
         wide = id_type(max(n, len(self.sources)))
         csc = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))  # without edge IDs
         sizes = {"node": n, "list": len(self.indptr) - 1}
-        self._graph: Any = dgl.heterograph({("node", "in", "list"): ("csc", csc)}, sizes)
+        self._graph: dgl.DGLGraph = dgl.heterograph({("node", "in", "list"): ("csc", csc)}, sizes)
 
     def seed(self, seed: int) -> None:
         """Seed DGL's generator of the calling thread, and the next requests to servers of other machines."""
@@ -184,7 +186,7 @@ class NeighborSampler:
             sources = torch.index_select(self.sources, 0, ranges(begin, counts))
         else:
             wanted, counts = {"list": lists.to(self._graph.idtype)}, counts.clamp(max=fanout)
-            sampled: Any = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
+            sampled: dgl.DGLGraph = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
             sources = sampled.edges()[0].to(self.dtype)  # DGL keeps the order of the lists
         return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tutorial_lib.errors import InputError
+
+if TYPE_CHECKING:
+    from tutorial_lib.tasks.task import Task
 
 
 class TaskEntry(NamedTuple):
@@ -31,7 +34,7 @@ def check_task(name: str) -> None:
         raise InputError(f"there is no task {name!r}", f"Known: {', '.join(TASKS)}.")
 
 
-def check_data(name: str, facts: Mapping[str, Any]) -> None:
+def check_data(name: str, facts: Mapping[str, object]) -> None:
     """Raise an InputError if a data set, given by its ``partition.dataset_description``, does not suit the task."""
     check_task(name)
     task = TASKS[name]
@@ -45,7 +48,7 @@ def check_data(name: str, facts: Mapping[str, Any]) -> None:
         raise InputError(f"{facts['name']}: --task {name} needs {' and '.join(missing)}", remedy)
 
 
-def task_named(name: str) -> Any:
+def task_named(name: str) -> "type[Task]":
     """Return the subclass of ``Task`` of this name, or raise an InputError."""
     check_task(name)
     return getattr(import_module(f"tutorial_lib.tasks.{TASKS[name].module}"), TASKS[name].subclass)

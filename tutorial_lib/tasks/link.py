@@ -11,18 +11,19 @@ original node IDs and of a seed, which every process computes.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import dgl
 import numpy as np
 import torch
 import torch.nn.functional as F
+from dgl.heterograph import DGLBlock
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
+from tutorial_lib.models.graphsage import Block
 from tutorial_lib.sampling.nodes import FULL, Batch, Loader
-from tutorial_lib.tasks.task import TRAIN, Shard, Task, layerwise_inference
+from tutorial_lib.tasks.task import TRAIN, Shard, Store, Task, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_number, own_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -33,6 +34,7 @@ HITS_AT = 10
 SCALE, SHIFT = 10.0, 5.0
 unit = F.normalize  # scales rows to length 1 and keeps rows of zeros
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # constant of SplitMix64
+EdgeInputs = tuple[list[Block], Tensor, Tensor, Tensor, Tensor]  # blocks, rows, and positions as in ``EdgeBatch``
 
 
 def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
@@ -54,7 +56,7 @@ def mix(x: np.ndarray) -> np.ndarray:
 class TrainingGraph:
     """Graph that hides its validation and test edges from the sampler."""
 
-    graph: Any  # ``DistGraph`` or homogeneous ``DGLGraph``
+    graph: dgl.distributed.DistGraph | dgl.DGLGraph  # homogeneous
     original: Tensor  # int64 (N,), the original ID of each node of ``graph``
     seed: int = 0  # of the split
     val: float = 0.05  # expected fraction of the undirected pairs. The actual one differs by sqrt(fraction / pairs)
@@ -65,7 +67,7 @@ class TrainingGraph:
         point = pair_hash(self.original[src], self.original[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
         return torch.from_numpy((point < self.val + self.test).astype(np.uint8) + (point < self.test))
 
-    def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> Any:
+    def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
         """Sample ``fanout`` edges of each seed, and return a block without held-out edges and ``drop``, sorted keys."""
         (src, dst), n = self.graph.sample_neighbors(seeds, fanout).edges(), self.graph.num_nodes()
         keep = self.side(src, dst) == TRAIN
@@ -91,7 +93,7 @@ class EdgeBatch(Batch):
 
 
 @dataclass(kw_only=True)
-class EdgeLoader(Loader):
+class EdgeLoader(Loader[TrainingGraph, EdgeBatch]):
     """Loads batches of the edges of a ``TrainingGraph``."""
 
     negatives: int | Tensor = 1  # number of random nodes for each edge, or int64 (K,), the nodes for every edge
@@ -104,7 +106,7 @@ class EdgeLoader(Loader):
             new = torch.randint(n, (len(examples), new), generator=torch.Generator().manual_seed(seed))
         seeds = nodes = torch.cat([src, dst, new.flatten()]).unique()
         drop = pair_keys(src, dst, n).unique() if self.training else None
-        blocks: list[Any] = []
+        blocks = []
         for fanout in reversed(self.fanouts):
             blocks.insert(0, self.source.sample_block(nodes, fanout, drop))
             nodes = blocks[0].srcdata[dgl.NID]
@@ -113,7 +115,7 @@ class EdgeLoader(Loader):
         return EdgeBatch(nodes, seeds, blocks, edges=examples, src=src, dst=dst, negatives=new)
 
 
-class LinkTask(Task):
+class LinkTask(Task[EdgeBatch, EdgeInputs]):
     """Predict edges. ``edges`` are those of this process by side, and ``negatives`` the nodes to rank them against."""
 
     name = "link"
@@ -131,29 +133,29 @@ class LinkTask(Task):
         generator, count = np.random.Generator(np.random.PCG64([config.seed, 0x4E4547])), len(self.original)
         drawn = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
         self.negatives = torch.from_numpy(np.argsort(self.original)[drawn])
-        self.model = config.model(self.features.shape[1], config.hidden_size).to(self.place.device)
+        self.model = config.model(self.features.shape[1], config.hidden_size).to(self.placement.device)
         train, val, per_epoch = self.edges["train"], self.edges["val"], -(-self.epoch_edges // shard.world_size)
         steps = equal_steps(min(len(train), per_epoch), config.batch_size, "training edges")
         self.batches = self._loader(train, config.negatives, train=True, steps=steps, per_epoch=per_epoch)
         self.val = self._loader(val[:: max(1, len(val) * shard.world_size // self.validation_edges)], self.negatives)
 
-    def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: Any) -> EdgeLoader:
-        config = self.config
-        common: Any = {"threads": config.sampling_threads, "shuffle": train, "training": train, "negatives": negatives}
-        seed = derive_seed(config.seed, own_rank(), train)
-        return EdgeLoader(self.view, edges, config.fanouts, config.batch_size, seed=seed, **common, **sizes)
+    def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: int) -> EdgeLoader:
+        config, seed = self.config, derive_seed(self.config.seed, own_rank(), train)
+        loader = EdgeLoader(self.view, edges, config.fanouts, config.batch_size, negatives=negatives, training=train)
+        return replace(loader, threads=config.sampling_threads, shuffle=train, seed=seed, **sizes)
 
-    def inputs(self, batch: EdgeBatch) -> tuple[Any, ...]:
-        return self.place.take(batch.blocks, self.features[batch.input_nodes], batch.src, batch.dst, batch.negatives)
+    def inputs(self, batch: EdgeBatch) -> EdgeInputs:
+        rows = self.features[batch.input_nodes]
+        return self.placement.to_device(batch.blocks, rows, batch.src, batch.dst, batch.negatives)
 
-    def loss(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, inputs: EdgeInputs) -> tuple[Tensor, int]:
         blocks, features, src, dst, negatives = inputs
         h = unit(model(blocks, features))
         positive = SCALE * (h[src] * h[dst]).sum(1) - SHIFT
         negative = SCALE * torch.einsum("bd,bkd->bk", h[src], h[negatives]) - SHIFT
         return (F.softplus(-positive).mean() + F.softplus(negative).mean()) / 2, len(src)
 
-    def score(self, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[float, int]:
+    def score(self, model: nn.Module, inputs: EdgeInputs) -> tuple[float, int]:
         blocks, features, src, dst, negatives = inputs
         ranks = edge_ranks(unit(model(blocks, features)), (src, dst), negatives[0])
         return float((1 / ranks.double()).sum()), len(src)
@@ -170,19 +172,19 @@ class LinkTask(Task):
         saved = {"embeddings": h, "original": self.original, "test_edges": {"edge": edges, "rank": values}}
         return TrainResult(mrr["val"], mrr["test"], None, scores, self.score_name, **saved)
 
-    def embed(self) -> Any:
+    def embed(self) -> Store:
         """Return exact embeddings of unit length, float32 of shape (N, D), that use all training edges."""
         size = self.config.eval_batch_size
         return layerwise_inference(self.model, self._all_neighbors, self.features, self.shard, size, last=unit)
 
-    def _all_neighbors(self, _shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Any, Any]]:
+    def _all_neighbors(self, _shard: Shard, x: Store, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Block, Tensor]]:
         for seeds in ids.split(size) if len(ids) else ():
             block = self.view.sample_block(seeds, FULL)
-            (placed,), rows = self.place.take([block], x[block.srcdata[dgl.NID]])
+            (placed,), rows = self.placement.to_device([block], x[block.srcdata[dgl.NID]])
             yield seeds, placed, rows
 
 
-def edge_ranks(h: Any, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Tensor:
+def edge_ranks(h: Store, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Tensor:
     """Return the rank (B,) of each edge among the pairs of its source with the negatives (K,), positions in ``h``.
 
     The best rank is 1, and a tie counts one half. The source and the destination of an edge are no negatives of it.

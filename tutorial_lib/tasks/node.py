@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.models.graphsage import FirstLayer
+from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
 from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.task import Shard, Task, from_adjacency, from_graph, judge_nodes, layerwise_inference
+from tutorial_lib.tasks.task import Shard, Store, Task, from_adjacency, from_graph, judge_nodes, layerwise_inference
 from tutorial_lib.trainer.comm import barrier, equal_steps, own_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -25,9 +25,10 @@ NAME = "learned"
 STD = 0.1  # of the initial values. With 1, rows that few steps read stay noise as large as learned rows.
 CHUNK = 65_536  # rows created at a time
 _created: Counter[str] = Counter()  # names of the embeddings of this process
+NodeInputs = tuple[list[Block], Tensor | FirstLayer | dict[str, Tensor], Tensor]  # blocks, rows and labels
 
 
-class NodeTask(Task):
+class NodeTask(Task[Batch, NodeInputs]):
     """Classify nodes. Subclasses can override ``get_features``, ``get_labels``, ``make_model`` and ``judge``."""
 
     name = "node"
@@ -42,37 +43,37 @@ class NodeTask(Task):
         local = getattr(shard.graph, "local_partition", None) is not None  # the servers share their memory
         if local and config.in_pipeline(samplers) and not self.embeddings:
             settings = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead}
-            self.pipeline = Pipeline.of(shard.graph, self.features, self.labels, **settings)
+            self.pipeline = Pipeline.from_graph(shard.graph, self.features, self.labels, **settings)
         self.batches, self.val = self._loader(nodes["train"], train=True), self._loader(nodes["val"])
 
     def get_features(self) -> Any:
         return self.shard.data["feat"]
 
-    def get_labels(self) -> Any:
+    def get_labels(self) -> Store:
         return self.shard.data["label"]
 
     def make_model(self) -> nn.Module:
-        return self.config.model(self.features.shape[1], self.shard.num_classes).to(self.place.device)
+        return self.config.model(self.features.shape[1], self.shard.num_classes).to(self.placement.device)
 
     def judge(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the prediction for each row of the model's outputs, and whether it agrees with the label."""
         predictions = outputs.argmax(1)
         return predictions, predictions == labels
 
-    def inputs(self, batch: Batch) -> tuple[Any, Any, Tensor]:
+    def inputs(self, batch: Batch) -> NodeInputs:
         rows, labels = batch.inputs, batch.labels
         if rows is None or labels is None:
             rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds].long()
         if not isinstance(rows, FirstLayer):
-            return self.place.take(batch.blocks, rows, labels)
-        blocks, own, mean, labels = self.place.take(batch.blocks, rows.own, rows.mean, labels)
+            return self.placement.to_device(batch.blocks, rows, labels)
+        blocks, own, mean, labels = self.placement.to_device(batch.blocks, rows.own, rows.mean, labels)
         return blocks, FirstLayer(own, mean), labels
 
-    def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
         return F.cross_entropy(model(blocks, rows), labels), len(labels)
 
-    def score(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[int, int]:
+    def score(self, model: nn.Module, inputs: NodeInputs) -> tuple[int, int]:
         blocks, rows, labels = inputs
         return int(self.judge(model(blocks, rows), labels)[1].sum()), len(labels)
 
@@ -97,18 +98,18 @@ class EmbeddingTask(NodeTask):
 
     name = "embedding"
 
-    def get_features(self) -> Any:
+    def get_features(self) -> Store:
         created, self.sparse_optimizers = learnable_embeddings(self.shard, [self.shard.target], self.config)
         self.embeddings = {"node": created[self.shard.target]}
         return self.embeddings["node"].weight
 
-    def inputs(self, batch: Batch) -> tuple[Any, Tensor, Tensor]:
+    def inputs(self, batch: Batch) -> NodeInputs:
         # In training, whole rows are dropped. Otherwise the row of a training node soon encodes its own label, and its
         # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
         rows = self.embeddings["node"](batch.input_nodes)
         rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout, torch.is_grad_enabled())
-        blocks, labels = self.place.take(batch.blocks, self.labels[batch.seeds].long())
-        return blocks, rows.to(self.place.device), labels
+        blocks, labels = self.placement.to_device(batch.blocks, self.labels[batch.seeds].long())
+        return blocks, rows.to(self.placement.device), labels
 
     def evaluate(self) -> TrainResult:
         result = super().evaluate()
@@ -160,7 +161,7 @@ class HeteroTask(NodeTask):
     name = "hetero"
     on_gpu = False
 
-    def get_features(self) -> dict[str, Any]:
+    def get_features(self) -> dict[str, Store]:
         graph = self.shard.graph
         types = types_by_depth(graph.canonical_etypes, self.shard.target, len(self.config.fanouts))[0]
         features = {ntype: graph.nodes[ntype].data["feat"] for ntype in types if "feat" in graph.nodes[ntype].data}
@@ -176,7 +177,7 @@ class HeteroTask(NodeTask):
             torch.manual_seed(config.seed)
             return RGCN(shard.graph.canonical_etypes, shard.target, widths, *sizes)
 
-    def inputs(self, batch: Batch) -> tuple[list[Any], dict[str, Tensor], Tensor]:
+    def inputs(self, batch: Batch) -> NodeInputs:
         rows = {}
         for ntype, store in self.features.items():
             ids = batch.input_nodes[ntype]

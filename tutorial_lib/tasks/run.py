@@ -11,7 +11,7 @@ from tutorial_lib.trainer.comm import barrier
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import no_events, span
 from tutorial_lib.trainer.loop import Stopped, TrainResult, fit
-from tutorial_lib.trainer.placement import settle
+from tutorial_lib.trainer.placement import choose_device
 from tutorial_lib.trainer.session import Session
 
 
@@ -21,15 +21,15 @@ def train_in_job(
     """Train and evaluate the partition in ``folder`` as one rank of a job. Rank 0 writes the results into ``out``."""
     task_class, emit = task_named(config.task), session.events.emit
     emit_once = emit if session.rank == 0 else no_events
-    place = settle("cpu" if device == "auto" and not task_class.on_gpu else device)
+    placement = choose_device("cpu" if device == "auto" and not task_class.on_gpu else device)
     partition = load_partition_folder(folder, checksums=False, part=session.graph.get_partition_book().partid)
     with span(emit, "preparing"):
-        task = task_class(DistShard(session, partition, place), config)
-    emit("placed", **place.describe())
+        task = task_class(DistShard(session, partition, placement), config)
+    emit("placed", **placement.describe())
     emit("split", **task.split)
     checkpoints.emit = emit_once
     try:
-        fit(place.wrap(task.model), task, config, emit=emit, saver=checkpoints)
+        fit(placement.wrap(task.model), task, config, emit=emit, saver=checkpoints)
     except Stopped:  # a later start continues from the checkpoint
         return
     if session.rank == 0:

@@ -6,8 +6,9 @@ Inference stores each layer for all nodes. Sampling hop by hop would compute a p
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
+import dgl
 import numpy as np
 import torch
 from dgl.distributed import DistTensor, edge_split, node_split
@@ -15,10 +16,10 @@ from torch import Tensor, nn
 
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.models.graphsage import FirstLayer
+from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import FULL, BatchLoader, rows_of
+from tutorial_lib.sampling.nodes import FULL, Batch, BatchLoader, BatchType, Loader, rows_of
 from tutorial_lib.sampling.pipeline import prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_number, sum_over_ranks
@@ -38,9 +39,9 @@ class LocalShard:
 
     rank, world_size, distributed = 0, 1, False
 
-    def __init__(self, dataset: Dataset, place: Placement = CPU, emit: Emit = no_events) -> None:
+    def __init__(self, dataset: Dataset, placement: Placement = CPU, emit: Emit = no_events) -> None:
         self.graph, self.target, self.data = dataset.graph, dataset.target, dataset.target_data
-        self.num_classes, self.place, self.emit = dataset.num_classes, place, emit
+        self.num_classes, self.placement, self.emit = dataset.num_classes, placement, emit
 
     def nodes(self, mask: str) -> Tensor:
         """Return the int64 IDs of this process's share of the nodes of a mask. The shares differ by a few nodes."""
@@ -72,8 +73,8 @@ class DistShard:
 
     distributed = True
 
-    def __init__(self, session: Session, partition: Partition, place: Placement = CPU) -> None:
-        self.partition, self.place, self.emit = partition, place, session.events.emit
+    def __init__(self, session: Session, partition: Partition, placement: Placement = CPU) -> None:
+        self.partition, self.placement, self.emit = partition, placement, session.events.emit
         self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
         facts = partition.manifest["dataset"]
         self.target, self.num_classes = facts.get("target", self.graph.ntypes[0]), facts["num_classes"]
@@ -99,7 +100,7 @@ class DistShard:
         barrier()
         return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SIDES)}
 
-    def new_store(self, depth: int, width: int, ntype: str) -> Any:
+    def new_store(self, depth: int, width: int, ntype: str) -> DistTensor:
         policy, shape = self.graph.get_node_partition_policy(ntype), (self.graph.num_nodes(ntype), width)
         return DistTensor(shape, torch.float32, f"inference-{depth}-{ntype}", part_policy=policy)
 
@@ -108,13 +109,18 @@ class DistShard:
         return node_map[ntype] if isinstance(node_map, Mapping) else node_map
 
     def original_edges(self) -> np.ndarray:
-        return self.partition.edge_map
+        return cast(np.ndarray, self.partition.edge_map)
 
 
 Shard = LocalShard | DistShard
+Store = Tensor | DistTensor
+Embedding: TypeAlias = dgl.nn.NodeEmbedding | dgl.distributed.DistEmbedding
+SparseAdam: TypeAlias = dgl.optim.SparseAdam | dgl.distributed.optim.SparseAdam
+Inputs = TypeVar("Inputs", bound=tuple[Any, ...])  # blocks, rows and more on the device of the model
+Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # see ``NodeTask.judge``
 
 
-class Task(ABC):
+class Task(ABC, Generic[BatchType, Inputs]):
     """A model with the same initial weights on all ranks, its batches, its loss and its exact evaluation."""
 
     name: ClassVar[str]  # of the module, as in --task
@@ -122,34 +128,34 @@ class Task(ABC):
     on_gpu: ClassVar[bool] = True  # whether the model can run on a GPU
 
     model: nn.Module  # without DistributedDataParallel
-    batches: Any  # loader of this rank for training, see ``sampling.nodes.BatchLoader``
-    val: Any  # loader of this rank for validation
+    batches: Loader  # of this rank for training
+    val: Loader  # of this rank for validation
     split: dict[str, int]  # numbers of nodes or edges of this rank, for its event ``split``
-    embeddings: Mapping[str, Any] = MappingProxyType({})  # learnable embeddings by name, saved with the weights
-    sparse_optimizers: Sequence[Any] = ()  # optimizers of the embeddings
+    embeddings: Mapping[str, Embedding] = MappingProxyType({})  # learnable embeddings by name, saved with the weights
+    sparse_optimizers: Sequence[SparseAdam] = ()  # optimizers of the embeddings
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
-        if shard.place.on_gpu and not self.on_gpu:
+        if shard.placement.on_gpu and not self.on_gpu:
             raise InputError(f"--task {self.name} computes on the CPU", "Take --device cpu.")
-        self.shard, self.config, self.place = shard, config, shard.place
+        self.shard, self.config, self.placement = shard, config, shard.placement
 
     @abstractmethod
-    def inputs(self, batch: Any) -> tuple[Any, ...]:
+    def inputs(self, batch: BatchType) -> Inputs:
         """Read the rows of a batch and return the blocks, the rows and more on the device of the model."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, inputs: Any) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, int]:
         """Return the mean loss over the examples of a batch, and their number."""
 
     @abstractmethod
-    def score(self, model: nn.Module, inputs: Any) -> tuple[float, int]:
+    def score(self, model: nn.Module, inputs: Inputs) -> tuple[float, int]:
         """Return the sum of the scores of the examples of a batch, each between 0 and 1, and their number."""
 
     @abstractmethod
     def evaluate(self) -> TrainResult:
         """Return the exact scores of ``model`` over all ranks. Every rank calls this method."""
 
-    def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]:
+    def traffic(self, batch: Batch, inputs: Inputs) -> tuple[int, int]:
         """Return the bytes of rows that came from this machine and from other machines."""
         return batch.bytes_by_place or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
 
@@ -165,7 +171,7 @@ class Task(ABC):
         return accuracy(*sum_over_ranks([total, count]))
 
 
-def judge_nodes(shard: Shard, outputs: Any, labels: Any, judge: Callable[..., Any]) -> tuple[float, float, Tensor]:
+def judge_nodes(shard: Shard, outputs: Store, labels: Store, judge: Judge) -> tuple[float, float, Tensor]:
     """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
     nodes, scores = shard.own(shard.target), []
     found = [judge(rows_of(outputs, ids), rows_of(labels, ids)) for ids in nodes.split(ROWS)]
@@ -178,19 +184,19 @@ def judge_nodes(shard: Shard, outputs: Any, labels: Any, judge: Callable[..., An
 
 
 # From a shard, a store, IDs and a batch size to the IDs, the block and the input rows of each batch
-Source = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Any, Any]]]
+Source = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Block | None, Any]]]
 
 
 @torch.no_grad()
 def layerwise_inference(
     model: Any, source: Source, features: Any, shard: Shard, batch_size: int, *, last: Callable = lambda h: h
-) -> Any:
+) -> Store:
     """Return the outputs of the model for all nodes of the type ``shard.target``, a store of shape (N, outputs).
 
     Each process computes rows of its own machine, because a write to another machine returns before it has happened,
     and no barrier waits for it. ``last`` is applied to the output of the last layer.
     """
-    x, typed, layers = features, isinstance(features, Mapping), len(model.layers)
+    x, y, typed, layers = features, dict[str, Store](), isinstance(features, Mapping), len(model.layers)
     pulse = Pulse(shard.emit, "evaluation")
     model.eval()
     for depth, width in enumerate(model.sizes[1:]):
@@ -209,28 +215,28 @@ def layerwise_inference(
     return y[shard.target]
 
 
-def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Any, Any]]:
+def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Block, Any]]:
     """Yield batches of DGL's loader. The store, the IDs and the rows are dictionaries in a graph with several types."""
     for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
-        nodes: Any = batch.input_nodes
+        nodes = batch.input_nodes
         rows: Any = {t: rows_of(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
-        (block,), rows = shard.place.take(batch.blocks, rows)
+        (block,), rows = shard.placement.to_device(batch.blocks, rows)
         yield batch.seeds, block, rows
 
 
 def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
     """Return a source of batches from the adjacency of this machine, with ``budget`` bytes for remote rows."""
 
-    def read(store: Any, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
+    def read(store: DistTensor, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
         cache = FeatureCache(store, sampler.book, budget)
         for ids in parts:
             indptr, sources = sampler.sample(ids, FULL)
             slots = cache.slots(torch.cat([ids.to(sampler.dtype), sources]))
             yield ids, cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], indptr)
 
-    def source(shard: Shard, x: Any, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
+    def source(shard: Shard, x: DistTensor, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()
         for part, *rows in prefetch(read(x, parts), 1):
-            yield part, None, FirstLayer(*shard.place.take([], *rows)[1:])
+            yield part, None, FirstLayer(*shard.placement.to_device([], *rows)[1:])
 
     return source

@@ -12,34 +12,34 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+
+from typing_extensions import Buffer
 
 from tutorial_lib.errors import TutorialError, printable, to_stderr
 from tutorial_lib.job.folder import continue_command
-from tutorial_lib.launcher.failure import JobFailed, how_it_was_ended
+from tutorial_lib.launcher.failure import JobFailed, describe_interruption
 from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
-from tutorial_lib.tools.options import run
+from tutorial_lib.tools.options import run_command
 
 RETRY_SECONDS = 0.05
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit. Every failure prints a sentence and has an exit code."""
-    heed_signals()
+    install_signal_handlers()
     jobs.RUNNING.clear()
     if sys.stdout is sys.__stdout__:  # a notebook or a test may have replaced the streams
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
     words = list(sys.argv[1:] if arguments is None else arguments)
     code: object = 0
     try:
-        run(words)
+        run_command(words)
     except TutorialError as error:
         code = print_failure(error)
     except OSError as error:
         remedy = "Use another folder (--out, --root)." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        code = print_failure(
-            TutorialError(f"{error.filename or 'operating system'}: {error.strerror or error}", remedy)
-        )
+        problem = f"{error.filename or 'operating system'}: {error.strerror or error}"
+        code = print_failure(TutorialError(problem, remedy))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
@@ -49,13 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 130
     except SystemExit as end:
         code = end.code
-    if how := how_it_was_ended(code):
+    if how := describe_interruption(code):
         commands = [continue_command(kind, folder) for kind, folder in jobs.RUNNING.items()]
         to_stderr("\n".join([how, *(f"to continue: {command}" for command in commands if command)]))
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.flush()
-        buffer: Any = sys.stdout.buffer
-        if lost := buffer.raw.lost:
+        if lost := getattr(getattr(sys.stdout.buffer, "raw", None), "lost", ""):
             to_stderr(f"warning: a part of the output could not be written: {lost}")
     sys.exit(code)
 
@@ -78,29 +77,29 @@ class LastingFile(io.FileIO):
 
     lost = ""
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer, /) -> int:
         try:
             if (written := super().write(data)) is None:  # another program made this pipe non-blocking
                 select.select([], [self], [], 1.0)
                 written = super().write(data)
-            return written or len(data)
+            return written or memoryview(data).nbytes
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
                 self.lost = error.strerror or str(error)
-            return len(data)
+            return memoryview(data).nbytes
 
 
-def lasting_stream(like: Any, number: int) -> io.TextIOWrapper:
+def lasting_stream(like: object, number: int) -> io.TextIOWrapper:
     """Return a stream that never fails and writes any text in any locale.
 
     ``like`` is the stream that it replaces, or None if the descriptor was closed at the start.
     """
-    by_line = like is None or like.line_buffering or like.write_through
+    by_line = any(getattr(like, name, True) for name in ("line_buffering", "write_through"))
     file = io.BufferedWriter(LastingFile(number, "w", closefd=False))
     return io.TextIOWrapper(file, getattr(like, "encoding", "utf-8"), "backslashreplace", line_buffering=by_line)
 
 
-def heed_signals() -> None:
+def install_signal_handlers() -> None:
     """Let SIGINT, SIGTERM and SIGHUP unwind this program, unless the parent process has made it ignore them.
 
     A signal during an import waits for its end, because packages catch exceptions around their imports and the signal

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 
 from tutorial_lib.errors import InputError, JobError, printable
-from tutorial_lib.files import open_plain, replacing
+from tutorial_lib.files import JsonObject, open_regular_file, replace_file
 from tutorial_lib.job.folder import events_in, own_run_folder
 from tutorial_lib.job.remote_files import LIST, fetch_results
 from tutorial_lib.launcher.coordinator import FAILURE_FILE, Event
@@ -37,7 +37,7 @@ def explain(paths: Annotated[list[Path], about("Log files, or the folder of a ru
 
 
 @cache
-def read_signatures() -> list[dict[str, Any]]:
+def read_signatures() -> list[JsonObject]:
     entries = yaml.safe_load(Path(__file__).with_name("explain.yaml").read_text())
     return [{**entry, "line": re.compile(entry["line"])} for entry in entries]
 
@@ -52,12 +52,12 @@ def find_logs(path: Path) -> list[Path]:
     return sorted(logs, key=lambda log: log.name != FAILURE_FILE)
 
 
-def find_causes(logs: list[Path]) -> list[dict[str, Any]]:
+def find_causes(logs: list[Path]) -> list[JsonObject]:
     """Return the known failures in the order in which the logs name them. Effects count only if there is no cause.
 
     A failure has the fields of its signature, the place and the text of its first line, and the number of lines.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, JsonObject] = {}
     for log in logs:
         with log.open(errors="replace") as lines:
             for number, text in enumerate(lines, start=1):
@@ -78,7 +78,7 @@ def trace(
     path, out = run / "events.jsonl", out or run / "trace.json"
     found, ends = [], dict[Track, int]()  # end of the last span of each track
     try:
-        with open(open_plain(path), "rb") as file:
+        with open(open_regular_file(path), "rb") as file:
             events = events_in(file.read())
         starts = [k for k, event in enumerate(events) if event.get("stage") == "checks"] or [0]
         offsets = {event["machine"]: event["offset"] for event in events if event["kind"] == "clock"}
@@ -97,7 +97,7 @@ def trace(
             if event["kind"] == "traffic":
                 where = {"pid": event["machine"], "ts": round(1e6 * event["time"])}
                 found.append({"ph": "C", "name": "sent", "args": {"bytes": event["bytes_sent"]}, **where})
-        with replacing(out) as file:  # does not follow a link in the folder of another user
+        with replace_file(out) as file:  # does not follow a link in the folder of another user
             file.write(json.dumps({"traceEvents": found}, allow_nan=False).encode())
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", "RUN is the folder of a run.") from None

@@ -4,12 +4,13 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import psutil
 
 from tutorial_lib.errors import InputError, JobError, ask, to_stderr
+from tutorial_lib.files import JsonObject
 from tutorial_lib.job.display import RunDisplay, human_bytes
 from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
 from tutorial_lib.job.launch import LaunchRequest
@@ -21,7 +22,7 @@ from tutorial_lib.launcher.environment import describe_environment
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
-from tutorial_lib.tools.plan import Job, estimate, sizes_of
+from tutorial_lib.tools.plan import Job, estimate, job_sizes
 from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_FINALE = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"
@@ -53,7 +54,7 @@ def train(
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
     check_task(config.task)
-    source.check()
+    source.check_arguments()
     layout = cli.choose_machines(layout, ssh, given)
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process has no --trainers, --samplers and --servers")
@@ -62,7 +63,7 @@ def train(
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     RUNNING["train"] = folder
-    keep = replace(keep, options=cli.storable(given))
+    keep = replace(keep, options=cli.options_to_store(given))
     with RunDisplay() as display:
         try:
             if single_process:
@@ -76,7 +77,7 @@ def train(
             chosen = f"This run is train --machines 1 --trainers {given['trainers']}"
             to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
             layout = replace(layout, emulate=None, trainers=given["trainers"])
-            keep = replace(keep, options=cli.storable(given))
+            keep = replace(keep, options=cli.options_to_store(given))
             result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
@@ -101,10 +102,10 @@ def finale(
     By default, the finale trains 10 epochs on synthetic-products at scale 0.1. With --full, it trains at scale 1 with
     the published recipe: 20 epochs, 1024 seed nodes in a step of all trainers together, learning rate 0.003.
     """
-    source.check()
+    source.check_arguments()
     layout = cli.choose_machines(layout, ssh, given)
     count = len(layout.cluster().machines)
-    defaults: dict[str, Any] = {"epochs": 10}
+    defaults: JsonObject = {"epochs": 10}
     if full:
         batch_size = math.ceil(1024 / (count * layout.trainers))
         defaults = {"epochs": 20, "batch_size": batch_size, "learning_rate": 0.003}
@@ -118,12 +119,12 @@ def finale(
 
     RUNNING["finale"] = folder
     with RunDisplay() as display:
-        keep = replace(keep, options=cli.storable(given))
+        keep = replace(keep, options=cli.options_to_store(given))
         result = run_distributed(source, layout, config, folder, display, keep)
         display.say("checking the predictions in original IDs")
         check_predictions(source, folder, result)
     display.summary(result, folder)
-    for name, (mean, deviation) in published(result).items():
+    for name, (mean, deviation) in published_accuracies(result).items():
         print(f"published {name}: {mean:.4f} ± {deviation:.4f}")
 
 
@@ -131,12 +132,11 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than there is."""
     together = not layout.elsewhere
     counts = {"machines": machines, "trainers": layout.trainers, "cores": len(os.sched_getaffinity(0))}
-    job = Job(**sizes_of(source), **counts, config=config, together=together)
+    job = Job(**job_sizes(source), **counts, config=config, together=together)
     found = estimate(job)
     seconds = config.epochs * found.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
-    needs = (
-        f"{human_bytes(round(found.memory['machine']))} of memory on each machine, {max(1, round(seconds / 60))} min"
-    )
+    memory = human_bytes(round(found.memory["machine"]))
+    needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"forecast: {sizes}; about {needs} (it may be half or twice as much)", flush=True)
     large = seconds > LONG or (together and found.memory["all machines"] > psutil.virtual_memory().available)
@@ -144,7 +144,7 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
         raise InputError("not started, because this run is large and nobody agreed to it", "Add --yes to start it.")
 
 
-def check_predictions(source: DataSource, folder: Path, result: dict[str, Any]) -> None:
+def check_predictions(source: DataSource, folder: Path, result: JsonObject) -> None:
     """Raise a JobError if the accuracies of predictions.npy are not those that the trainers counted."""
     data = source.load(features=False).target_data
     right = np.load(folder / "predictions.npy") == data["label"].numpy()
@@ -154,7 +154,7 @@ def check_predictions(source: DataSource, folder: Path, result: dict[str, Any]) 
             raise JobError(f"predictions.npy has {name} accuracy {found}, the trainers counted {counted}")
 
 
-def published(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def published_accuracies(result: JsonObject) -> dict[str, tuple[float, float]]:
     """Return the published accuracies of the graph of a run, or nothing for other graphs."""
     real = result["dataset"] == "ogbn-products" and sum(result["partition"]["nodes"]) == PUBLISHED_NODES
     return PUBLISHED if real else {}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App
 
@@ -36,7 +36,7 @@ def start(
     own_disks: Annotated[bool, about("Give each a private, empty home, /tmp and data.")] = False,
 ) -> None:
     """Start machines that stay until you stop them, or for --ttl."""
-    found = persistent.start(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
+    found = persistent.start_machines(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
     print(f"a command there:  {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
@@ -49,7 +49,7 @@ def start(
 @machines_app.command(name="list")
 def list_all(*, as_json: JsonOption = False) -> None:
     """Show the running machines and the jobs that use them."""
-    found = [persistent.describe(name) for name in persistent.names()]
+    found = [persistent.describe_machines(name) for name in persistent.running_names()]
     if as_json:
         print(json.dumps(found, indent=2, default=vars))
     elif not found:
@@ -64,10 +64,10 @@ def list_all(*, as_json: JsonOption = False) -> None:
 @machines_app.command
 def stop(name: NameOption = None, /) -> None:
     """Stop machines, with all processes on them."""
-    found = persistent.describe(running(name).name)
+    found = persistent.describe_machines(running(name).name)
     if found.job:
         to_stderr(f"warning: this ends the job on {found.name}: {found.job}")
-    persistent.stop(found.name)
+    persistent.stop_machines(found.name)
     print(f"{found.name}: switched off")
 
 
@@ -97,7 +97,7 @@ def change_link(verb: str, machine: str, name: str | None, rate: str | None = No
 
 def running(name: str | None) -> PersistentBackend:
     """Return the machines of the given name, or the only running ones, or those of the default name."""
-    found = persistent.names()
+    found = persistent.running_names()
     return PersistentBackend(name or (found[0] if len(found) == 1 else DEFAULT_NAME))
 
 
@@ -121,7 +121,7 @@ def on(
 
 def run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     jobs = {machine.name: cluster.popen(machine, command, **pipes) for machine in cluster.machines}
 
     def wait_for(name: str) -> int:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from inspect import BoundArguments
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 
 from tutorial_lib.errors import InputError, check_trust
-from tutorial_lib.files import read_json
+from tutorial_lib.files import JsonObject, read_json
 from tutorial_lib.job.folder import OPTIONS_FILE
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
@@ -33,7 +33,7 @@ OF_SSH = {"ip_config", "ssh_port", "ssh_username", "ssh_config", "remote_python"
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*OF_SSH, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
-Place = TypeVar("Place", bound=Layout)
+LayoutType = TypeVar("LayoutType", bound=Layout)
 
 
 def about(text: str, group: str | None = None, **more: Any) -> Parameter:
@@ -41,7 +41,7 @@ def about(text: str, group: str | None = None, **more: Any) -> Parameter:
     return Parameter(help=text, **({"group": group} if group else {}), **more)
 
 
-Given = Annotated[dict[str, Any], Parameter(parse=False)]  # the options of the command line and of options.json
+Given = Annotated[JsonObject, Parameter(parse=False)]  # the options of the command line and of options.json
 MachinesOption = Annotated[int | None, about("1: this computer alone, without namespaces.", "Machines")]
 FanoutsOption = Annotated[str, about("neighbors per hop; -1: all.", "Training", allow_leading_hyphen=True)]
 CacheOption = Annotated[str, about("memory of a trainer for rows and adjacency of other machines.", "Training")]
@@ -80,14 +80,14 @@ def flatten(group: str, without: str = "", names: Callable[[str], str] = option_
     return Parameter(name="*", group=group, parse=options, name_transform=names, validator=ranges, **more)
 
 
-def check_ranges(names: Callable[[str], str], _kind: Any, filled: Any) -> None:
+def check_ranges(names: Callable[[str], str], _kind: object, filled: object) -> None:
     """Raise an InputError if a number in a dataclass is too small or too large."""
-    for field in fields(filled) if filled is not None else ():
-        number = getattr(filled, field.name)
-        most = LIMITS.get(field.name, LARGEST if isinstance(number, int) else 1e300)
-        least = 0 if isinstance(number, float) or field.name in FROM_ZERO else 1
+    for field in getattr(filled, "__dataclass_fields__", ()):
+        number = getattr(filled, field)
+        most = LIMITS.get(field, LARGEST if isinstance(number, int) else 1e300)
+        least = 0 if isinstance(number, float) or field in FROM_ZERO else 1
         if type(number) in (int, float) and not least <= number <= most:
-            raise InputError(f"--{names(field.name)} {number} is not in the range {least} to {most}")
+            raise InputError(f"--{names(field)} {number} is not in the range {least} to {most}")
 
 
 OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
@@ -104,7 +104,7 @@ def complete_config(
     return replace(config, seed=seed, fanouts=hops, cache=check_loader(config.loader, samplers, cache))
 
 
-def parse(words: Sequence[str]) -> tuple[Callable[..., Any], BoundArguments, dict[str, Any]]:
+def parse(words: Sequence[str]) -> tuple[Callable[..., object], BoundArguments, JsonObject]:
     """Return the function of a command, its arguments, and the given options by name, with underscores."""
     found = ArgumentCollection()
     app.config = lambda _app, _commands, arguments: found.extend(arguments)  # before the values are converted
@@ -134,7 +134,7 @@ def end_options(words: Sequence[str]) -> list[str]:
     return [*words[:start], "--", *words[start:]]
 
 
-def run(words: Sequence[str]) -> None:
+def run_command(words: Sequence[str]) -> None:
     """Run a command line. With ``--resume``, the options of the earlier start are added to it.
 
     Options that are given again replace the earlier ones, and a place replaces the earlier place with its options.
@@ -158,12 +158,12 @@ def run(words: Sequence[str]) -> None:
     command(*bound.args, **bound.kwargs)
 
 
-def storable(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for ``options.json``. Paths are absolute, because ``run`` may read them in another folder."""
+def options_to_store(given: JsonObject) -> JsonObject:
+    """Return the options for ``options.json``. A later ``--resume`` may run elsewhere, so paths are absolute."""
     return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in given.items()}
 
 
-def choose_machines(layout: Place, ssh: RealMachines | None, given: dict[str, Any]) -> Place:
+def choose_machines(layout: LayoutType, ssh: RealMachines | None, given: JsonObject) -> LayoutType:
     """Return the layout with the machines that the given options choose, by default two emulated machines.
 
     With ``--on``, ``emulate`` becomes the number of the running machines.

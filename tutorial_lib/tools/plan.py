@@ -8,7 +8,7 @@ import math
 import os
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -53,7 +53,7 @@ class Job:
     cores: Annotated[int, about("Cores per machine; with --emulate, of all.", "Machines")] = CORES
     cut: Annotated[float | None, about("Share of the edges between parts, as partition prints it.")] = None
 
-    def check(self) -> None:
+    def check_values(self) -> None:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
             if not 1 <= getattr(self, name) <= 10**13:
                 raise InputError(f"{name} {getattr(self, name)}: plan accepts 1 to {10**13}")
@@ -98,11 +98,12 @@ def plan(
     config = cli.complete_config(config, source.seed, fanouts, cache)
     rate = parse_wire(wire or (None if machines is None else "10gbit"))
     known = {"train": job.train or max(1, job.nodes // 10)}
-    sizes = sizes_of(replace(source, name=dataset)) if dataset else known
+    sizes = job_sizes(replace(source, name=dataset)) if dataset else known
     places = {"together": machines is None, "machines": emulate if machines is None else machines}
     job = replace(job, **sizes, **places, config=config, wire=rate and 8.0 * rate)
     found = estimate(job)
-    print(json.dumps({"job": asdict(job), "estimate": asdict(found)}, indent=2) if as_json else describe(job, found))
+    both = {"job": asdict(job), "estimate": asdict(found)}
+    print(json.dumps(both, indent=2) if as_json else describe_estimate(job, found))
 
 
 def distinct(draws: float, among: float) -> float:
@@ -112,7 +113,7 @@ def distinct(draws: float, among: float) -> float:
 
 def estimate(job: Job) -> Estimate:
     """Return the estimated needs of a job, or raise an InputError if a number is not possible."""
-    job.check()
+    job.check_values()
     config, n, row, world = job.config, job.nodes, 4 * job.width, job.machines * job.trainers
     steps, epochs = math.ceil(job.train / world / config.batch_size), max(1, config.epochs)
     degree, far = job.edges / n, n * (1 - 1 / job.machines)
@@ -172,9 +173,9 @@ def estimate(job: Job) -> Estimate:
     return Estimate(memory, cut, steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
 
 
-def sizes_of(source: DataSource) -> dict[str, Any]:
+def job_sizes(source: DataSource) -> dict[str, int]:
     """Return ``nodes`` to ``val`` of a ``Job``. Data sets with unknown sizes are loaded."""
-    source.check()
+    source.check_arguments()
     if source.name in ("synthetic-products", "ogbn-products"):  # the former imitates the latter at any size
         scale = source.scale if source.name == "synthetic-products" else 1.0
         return {"width": 100, "classes": 47, **{name: round(scale * count) for name, count in PRODUCTS.items()}}
@@ -186,7 +187,7 @@ def sizes_of(source: DataSource) -> dict[str, Any]:
     return sizes | {"classes": dataset.num_classes, "train": split["train_mask"], "val": split["val_mask"]}
 
 
-def describe(job: Job, found: Estimate) -> str:
+def describe_estimate(job: Job, found: Estimate) -> str:
     """Return the estimate and its assumptions as text for a terminal."""
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in found.seconds.items())
     memory = ", ".join(f"{name} {count / 1e9:.2f}" for name, count in found.memory.items())

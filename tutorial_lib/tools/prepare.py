@@ -5,17 +5,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tutorial_lib.data import NAMES, check_arguments, load_dataset
-from tutorial_lib.errors import InputError, how_it_ended, to_stderr
+from tutorial_lib.errors import InputError, describe_exit_code, to_stderr
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, made, verdict
+from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, run_checks, verdict
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
 
@@ -42,25 +42,25 @@ def doctor(
     if sum(place is not None for place in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     machines = examine_machines(Layout(emulate, on=on, real=ssh), part_config)
-    findings = Findings([*made([programs, trial_import]), *machines])
+    findings = Findings([*run_checks([check_programs, check_import]), *machines])
     print(json.dumps(findings, indent=2, default=asdict) if as_json else repr(findings))
     sys.exit(1 if findings.failed else 0)
 
 
-def programs() -> Iterator[Finding]:
+def check_programs() -> Iterator[Finding]:
     """Machines over ssh need an ssh client, and copies to machines need rsync."""
     for name, package, option in (("ssh", "openssh-client", "--ip_config"), ("rsync", "rsync", "--copy_to")):
         path = shutil.which(name)
         yield Finding(name, OK if path else SKIP, path or f"not found. {option} needs it: sudo apt install {package}")
 
 
-def trial_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
+def check_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
     """Import DGL in a child process, because the import can crash or hang."""
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return Finding("import dgl", FAIL, f"did not end within {seconds:g} s", f"Try it by hand: {sys.executable}")
-    words = (done.stderr if done.returncode else done.stdout).strip() or how_it_ended(done.returncode)
+    words = (done.stderr if done.returncode else done.stdout).strip() or describe_exit_code(done.returncode)
     return verdict(done.returncode == 0, "import dgl", words.split("\n")[-1], REINSTALL)
 
 
@@ -77,7 +77,7 @@ def examine_machines(layout: Layout, part_config: Path | None = None) -> Finding
     return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *found])
 
 
-def show(facts: dict[str, Any], *, as_json: bool) -> None:
+def print_facts(facts: Mapping[str, object], *, as_json: bool) -> None:
     """Print facts as JSON, or one fact per line."""
     width = max(15, *map(len, facts))
     print(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:{width}} {facts[key]}" for key in facts))
@@ -109,7 +109,7 @@ def data(
     }
     if not loaded.structure.is_homogeneous:
         facts |= {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
-    show(facts | loaded.info, as_json=as_json)
+    print_facts(facts | loaded.info, as_json=as_json)
 
 
 @app.command
@@ -129,4 +129,4 @@ def partition(
         facts["reused"] = done.reused
     else:
         facts = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in facts.items()}
-    show(facts, as_json=as_json)
+    print_facts(facts, as_json=as_json)

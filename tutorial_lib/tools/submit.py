@@ -7,15 +7,14 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import parse_memory
+from tutorial_lib.files import JsonObject, parse_memory
 from tutorial_lib.job.folder import default_run_folder
 from tutorial_lib.tools.options import about, app, parse
 
@@ -56,7 +55,7 @@ def submit(
         added += [f"--num_trainers={gpus}"] if kind == "launch" else ["--device=cuda", f"--trainers={gpus}"]
     words = [*(word for word in added if word[2:].partition("=")[0] not in given), *words]
     script = script or Path("job.yaml" if kubernetes else "job.sh")
-    fields: dict[str, Any] = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name, "path": script}
+    fields: JsonObject = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name, "path": script}
     if kubernetes:
         if image is None:
             raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
@@ -70,18 +69,15 @@ def submit(
         asked = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus, "time": time}
         asked |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
         fields["asked"] = {option: shlex.quote(str(value)) for option, value in asked.items() if value}
-        fields |= {
-            "folder": shlex.quote(os.getcwd()),
-            "python": shlex.quote(sys.executable),
-            "words": shlex.join(words),
-        }
+        fields |= {"folder": shlex.quote(os.getcwd()), "python": shlex.quote(sys.executable)}
+        fields["words"] = shlex.join(words)
         fields["out"] = shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'
         Path("runs").mkdir(exist_ok=True)  # Slurm does not make the folder of its log
     from jinja2 import StrictUndefined, Template  # most commands need no templates
 
     source = Path(__file__).with_name("job.yaml.j2" if kubernetes else "job.sh.j2").read_text()
-    form: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    text = Template(source, undefined=StrictUndefined, **form).render(fields)
+    form = partial(Template, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    text = form(source, undefined=StrictUndefined).render(fields)
     with open(script, "x", opener=partial(os.open, mode=0o600 if kubernetes else 0o644)) as file:
         file.write(text)  # a manifest contains a private key
     start = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
@@ -90,7 +86,7 @@ def submit(
     print(f"{script} is written. To start it: {shlex.join(start)}")
 
 
-def check_paths(given: Mapping[str, Any], *, pods: bool) -> None:
+def check_paths(given: JsonObject, *, pods: bool) -> None:
     """Check that the data set exists and, for pods, that each path is on the volume at /data."""
     name = given.get("dataset", NAMES[0])
     paths = {key: value for key, value in given.items() if pods and isinstance(value, Path)}

@@ -27,7 +27,7 @@ from tutorial_lib.launcher.watch import FINISH
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.session import join
+from tutorial_lib.trainer.session import open_session
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     checkpoints = CheckpointManager(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
     checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], FINISH).exists
     keep_freed_memory()
-    with join(json.loads((partition / "manifest.json").read_text())["graph_name"], seed=config.seed) as session:
+    with open_session(json.loads((partition / "manifest.json").read_text())["graph_name"], seed=config.seed) as session:
         train_in_job(session, config, partition, out, checkpoints, plan["device"])
 
 

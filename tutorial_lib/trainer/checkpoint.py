@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import flush, sha256_of, write_json
+from tutorial_lib.files import JsonObject, flush, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, remove_checkpoint
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -43,7 +45,7 @@ class TrainState:
     def epoch(self) -> int:
         return len(self.epochs)
 
-    def place(self) -> dict[str, int]:
+    def position(self) -> dict[str, int]:
         return {"epochs": self.epoch, **({"step": self.step} if self.step else {})}
 
 
@@ -52,7 +54,7 @@ class CheckpointManager:
     """Saves and loads the checkpoints of one run."""
 
     folder: Path  # ``checkpoint/`` of the run folder
-    description: dict[str, Any]  # settings that must be equal when the run resumes, in JSON types
+    description: JsonObject  # settings that must be equal when the run resumes, in JSON types
     every: int = 1  # number of epochs between two checkpoints
     resume: bool = False
     emit: Emit = no_events
@@ -79,7 +81,7 @@ class CheckpointManager:
 
         folder, manifest, damaged = manifests.read_checkpoint(self.folder, read)
         if damaged and first:  # otherwise the next save would replace the intact checkpoint
-            manifests.publish(self.folder, manifest)
+            manifests.publish_checkpoint(self.folder, manifest)
         names = ("model", "optimizer")
         weights, tensors = broadcast([load_file(folder / f"{name}.safetensors") for name in names] if first else None)
         model.load_state_dict(weights)
@@ -96,7 +98,7 @@ class CheckpointManager:
         barrier()  # no rank reads an embedding before it is restored
         sums = manifest.sums[own_rank()] if manifest.step else (0.0, 0)
         state = TrainState(manifest.epochs, manifest.step, *sums, manifest.seconds)
-        self.emit("resumed", **state.place(), **({"damaged": damaged} if damaged else {}))
+        self.emit("resumed", **state.position(), **({"damaged": damaged} if damaged else {}))
         return state
 
     def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: Any, *, last: bool) -> None:
@@ -117,12 +119,13 @@ class CheckpointManager:
         if first:
             written = {name: record for files, _ in ranks for name, record in files.items()}
             progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
-            manifests.publish(self.folder, Manifest(folder.name, state.epochs, self.description, written, *progress))
+            manifest = Manifest(folder.name, state.epochs, self.description, written, *progress)
+            manifests.publish_checkpoint(self.folder, manifest)
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
-        keep = broadcast([each.folder for each in manifests.readable(self.folder).values()] if first else None)
+        keep = broadcast([each.folder for each in manifests.read_manifests(self.folder).values()] if first else None)
         if self.first_of_machine:
             manifests.remove_checkpoints(self.folder, keep)
-        self.emit("checkpoint", **state.place())
+        self.emit("checkpoint", **state.position())
 
     def _stores(self, task: Any) -> dict[str, Tensor]:
         """Return the embeddings and the state of their optimizers that the first trainer saves for its machine."""
@@ -134,7 +137,7 @@ class CheckpointManager:
         return {name: getattr(store, "local_partition", store) for name, store in stores.items()}
 
 
-def _agree(action: Callable[[], Any]) -> Any:
+def _agree(action: Callable[[], Result | None]) -> Result:
     """Return the result of ``action`` on rank 0. An InputError of one rank is raised on all ranks."""
     try:
         result, problem = action(), ""
@@ -162,13 +165,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
         raise OSError(number, f"cannot write the checkpoint: {os.strerror(number)}", str(path)) from None
 
 
-def export_weights(model: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
+def export_weights(model: nn.Module, config: Mapping[str, object], folder: Path) -> None:
     """Write ``model.safetensors`` and ``config.json``, the trained model for other programs."""
     write_tensors(folder / "model.safetensors", model.state_dict())
     write_json(folder / "config.json", dict(config))
 
 
-def optimizer_tensors(optimizer: Any) -> dict[str, Any]:
+def optimizer_tensors(optimizer: Any) -> dict[str, Tensor]:
     if hasattr(optimizer, "_state"):  # of dgl.distributed.optim
         states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
         return {tensor.tensor_name: tensor for state in states for tensor in state}

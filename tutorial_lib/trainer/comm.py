@@ -5,7 +5,7 @@ send pickles, see SECURITY.md. Send tensors from the CPU, and clone views, which
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tutorial_lib.errors import InputError
+
+Value = TypeVar("Value")
 
 
 def alone() -> bool:
@@ -28,29 +30,29 @@ def barrier() -> None:
         dist.barrier()
 
 
-def gather(value: Any) -> list[Any]:
+def gather(value: Value) -> list[Value]:
     """Return the values of all ranks in their order on rank 0, and an empty list on the other ranks."""
     if alone():
         return [value]
-    values = [None] * dist.get_world_size() if own_rank() == 0 else None
+    values = [value] * dist.get_world_size() if own_rank() == 0 else None
     dist.gather_object(value, values)
     return values or []
 
 
-def all_gather(value: Any) -> list[Any]:
+def all_gather(value: Value) -> list[Value]:
     """Return the values of all ranks in rank order on every rank."""
-    values: list[Any] = [value] if alone() else [None] * dist.get_world_size()
+    values = [value] * (1 if alone() else dist.get_world_size())
     if not alone():
         dist.all_gather_object(values, value)
     return values
 
 
-def broadcast(value: Any) -> Any:
+def broadcast(value: Value | None) -> Value:
     """Return the value of rank 0 on every rank. The values of the other ranks are ignored."""
     values = [value]
     if not alone():
         dist.broadcast_object_list(values, src=0)
-    return values[0]
+    return values[0]  # type: ignore[return-value]
 
 
 def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -79,10 +81,8 @@ def equal_steps(examples: int, batch_size: int, what: str = "training nodes") ->
     """Return the number of steps of an epoch on all ranks. Batches are larger only if a rank has too few examples."""
     counts = all_gather(examples)
     if 0 in counts:
-        raise InputError(
-            f"rank {counts.index(0)} of {len(counts)} has no {what}, and every rank needs at least one for each step",
-            "Use fewer machines or trainers, or a data set with more of them.",
-        )
+        text = f"rank {counts.index(0)} of {len(counts)} has no {what}, and every rank needs at least one for each step"
+        raise InputError(text, "Use fewer machines or trainers, or a data set with more of them.")
     return min(-(-max(counts) // batch_size), min(counts))
 
 

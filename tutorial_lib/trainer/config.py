@@ -1,10 +1,13 @@
 """Hyper-parameters of a run."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import parse_memory
+from tutorial_lib.files import JsonObject, parse_memory
+
+if TYPE_CHECKING:
+    from tutorial_lib.models.graphsage import GraphSAGE
 
 
 @dataclass(frozen=True)
@@ -43,18 +46,18 @@ class TrainConfig:
     cache: int = 256_000_000
     ahead: int = 2
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {**asdict(self), "fanouts": list(self.fanouts)}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "TrainConfig":
+    def from_dict(cls, values: JsonObject) -> "TrainConfig":
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
 
     def in_pipeline(self, samplers: int = 0) -> bool:
         """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
         return self.task == "node" and self.loader != "dgl" and not samplers
 
-    def model(self, in_size: int, num_classes: int) -> Any:
+    def model(self, in_size: int, num_classes: int) -> "GraphSAGE":
         """Return a GraphSAGE whose initial weights depend on ``seed`` alone, so that they are equal on all ranks."""
         import torch  # the options of the command line come from this class, and its help does not wait for torch
 

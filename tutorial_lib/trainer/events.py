@@ -29,6 +29,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.files import JsonObject
+
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update")
 SCORES = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")  # of an ``evaluation``
 Emit = Callable[..., None]  # takes the kind and the fields of an event, like ``EventWriter.emit``
@@ -43,7 +45,7 @@ class EventWriter:
         self._who = {"rank": int(os.environ.get("RANK", 0)), "local_rank": local_rank}
         self._path = Path(folder) / f"events-{local_rank}.jsonl" if folder else None
 
-    def emit(self, kind: str, **fields: Any) -> None:
+    def emit(self, kind: str, **fields: object) -> None:
         if self._path is not None:
             try:
                 with self._path.open("a") as file:
@@ -52,12 +54,12 @@ class EventWriter:
                 raise OSError(error.errno, error.strerror, str(self._path)) from None
 
 
-def no_events(*_values: Any, **_fields: Any) -> None:
+def no_events(*_values: object, **_fields: object) -> None:
     """Do nothing, as an ``Emit`` or an ``OnBatch``."""
 
 
 @contextmanager
-def span(emit: Emit, name: str, **fields: Any) -> Iterator[None]:
+def span(emit: Emit, name: str, **fields: object) -> Iterator[None]:
     """Emit the time that the body takes as an event ``span``, unless it fails."""
     start = time.perf_counter()
     yield
@@ -68,7 +70,7 @@ class StepTimer:
     """Measures the phases of one step, from its creation on, for the event ``step``."""
 
     def __init__(self) -> None:
-        self.fields: dict[str, Any] = dict.fromkeys(PHASES, 0.0)
+        self.fields: JsonObject = dict.fromkeys(PHASES, 0.0)
         self._last = time.perf_counter()
 
     def lap(self, phase: str, background: Mapping[str, tuple[float, float]] | None = None) -> None:
@@ -100,13 +102,13 @@ class Pulse:
     def __init__(self, emit: Emit, what: str) -> None:
         self.emit, self.what, self._next = emit, what, time.monotonic() + 1.0
 
-    def __call__(self, done: int, of: int, **more: Any) -> None:
+    def __call__(self, done: int, of: int, **more: object) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + 1.0
             self.emit("progress", what=self.what, batches=done, of=of, **more)
 
 
-def phases_of(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def phases_of(events: Iterable[JsonObject]) -> list[JsonObject]:
     """Return the means per epoch of each rank's ``step`` events. A step that a resumed run repeated counts once."""
     steps = {(e["rank"], e["epoch"], e["step"]): e for e in events if e.get("kind") == "step"}
     found = []

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from dgl.distributed import rpc
+from dgl.distributed import DistTensor, rpc
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed, seed_dgl
+from tutorial_lib.files import JsonObject
 from tutorial_lib.sampling.rpc import SampleRequest, receive
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks
@@ -40,11 +41,11 @@ class TrainResult:
     score: str = "accuracy"  # name of the scores, or "MRR"
     epochs: list[EpochResult] = field(default_factory=list)
     model: nn.Module = field(default_factory=nn.Identity, repr=False)
-    embeddings: Any = field(default=None, repr=False)  # tensor or ``DistTensor`` of shape (N, D), if a task learns some
+    embeddings: Tensor | DistTensor | None = field(default=None, repr=False)  # of shape (N, D), if a task learns some
     original: Any = field(default=None, repr=False)  # ID in the data set of each embedding
     test_edges: dict[str, Tensor] = field(default_factory=dict, repr=False)  # "edge" and "rank", of link prediction
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """Return the fields of an ``evaluation`` event and of ``result.json``."""
         scores = self.val_score, self.test_score
         accuracies = scores if self.score == "accuracy" else (None, None)
@@ -162,6 +163,6 @@ def fit(
             with span(emit, "checkpoint", epoch=epoch):
                 saver.save(state, plain, optimizer, task, last=stopped or state.epoch == config.epochs)
             if stopped:
-                saver.emit("stopped", **state.place())
+                saver.emit("stopped", **state.position())
                 raise Stopped
     return state.epochs

@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import check_file, flush, read_json, write_json
+from tutorial_lib.files import JsonObject, check_file, flush, read_json, write_json
 
 NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
 FORMAT = 4
@@ -42,7 +42,7 @@ class Manifest:
 
     folder: str
     epochs: list[EpochResult]
-    description: dict[str, Any]  # settings that must be equal when the run resumes
+    description: JsonObject  # settings that must be equal when the run resumes
     files: dict[str, FileRecord]
     step: int = 0
     sums: list[tuple[float, int]] = field(default_factory=list)  # losses and examples, for each rank
@@ -63,10 +63,10 @@ def has_checkpoint(folder: Path) -> bool:
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest, or raise an InputError if it is missing or damaged, or cannot be one of this version."""
     try:
-        content = read_json(path, dict[str, Any])
+        content = read_json(path, JsonObject)
         if content.get("format") != FORMAT:
             raise InputError(f"{path} has format {content.get('format')}, and this version reads format {FORMAT}")
-        manifest: Manifest = read_json(path, Manifest)
+        manifest = read_json(path, Manifest)
         if not (FOLDER_NAME.fullmatch(manifest.folder) and all(map(FILE_NAME.fullmatch, manifest.files))):
             raise InputError(f"{path} names files that a checkpoint does not have")
         return manifest
@@ -100,23 +100,18 @@ def read_checkpoint(folder: Path, read: Callable[[Path], Manifest] | None = None
     raise InputError("; and the one before it: ".join(problems), NEW_RUN)
 
 
-def check_same_settings(saved: Mapping[str, Any], settings: Mapping[str, Any], where: Path) -> None:
+def check_same_settings(saved: Mapping[str, object], settings: Mapping[str, object], where: Path) -> None:
     """Raise an InputError that lists all settings but ``epochs`` that differ between a checkpoint and this run."""
-    differences = [
-        f"{key} {saved.get(key)} in the checkpoint, {settings.get(key)} now"
-        for key in dict.fromkeys([*saved, *settings])
-        if key != "epochs" and saved.get(key) != settings.get(key)
-    ]
-    if differences:
-        raise InputError(
-            f"the checkpoint in {where} belongs to a run with other settings: {'; '.join(differences)}",
-            "Omit these options, because --resume repeats the options of the run, or use another --out.",
-        )
+    keys = [key for key in {**saved, **settings} if key != "epochs" and saved.get(key) != settings.get(key)]
+    if keys:
+        text = "; ".join(f"{key} {saved.get(key)} in the checkpoint, {settings.get(key)} now" for key in keys)
+        remedy = "Omit these options, because --resume repeats the options of the run, or use another --out."
+        raise InputError(f"the checkpoint in {where} belongs to a run with other settings: {text}", remedy)
 
 
-def publish(folder: Path, manifest: Manifest) -> None:
+def publish_checkpoint(folder: Path, manifest: Manifest) -> None:
     """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the one before."""
-    newest = readable(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
+    newest = read_manifests(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
     before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
     for name, each in {**before, NEWEST: manifest}.items():
         write_json(folder / name, asdict(each))
@@ -128,11 +123,11 @@ def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
     check_files(folder / manifest.folder, manifest.files, everything=True)
     for name in (*manifest.files, "."):
         flush(folder / manifest.folder / name)
-    publish(folder, manifest)
+    publish_checkpoint(folder, manifest)
     remove_checkpoints(folder)
 
 
-def readable(folder: Path) -> dict[str, Manifest]:
+def read_manifests(folder: Path) -> dict[str, Manifest]:
     found = {}
     for name in (NEWEST, BEFORE):
         with contextlib.suppress(InputError):
@@ -142,7 +137,7 @@ def readable(folder: Path) -> dict[str, Manifest]:
 
 def remove_checkpoints(folder: Path, keep: Container[str] | None = None) -> None:
     """Remove all checkpoints but those named ``keep``, by default those with a manifest."""
-    keep = [manifest.folder for manifest in readable(folder).values()] if keep is None else keep
+    keep = [manifest.folder for manifest in read_manifests(folder).values()] if keep is None else keep
     for path in folder.glob("epoch-*"):
         if FOLDER_NAME.fullmatch(path.name) and path.name not in keep:
             remove_checkpoint(path)

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.models.graphsage import CscBlock
+from tutorial_lib.models.graphsage import Block, CscBlock
 from tutorial_lib.trainer.comm import all_gather, alone, own_rank
 
 
-def assign(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[list[Any], str, str]:
+def assign_gpus(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
     """Return the number of each rank's GPU (None is the CPU), the backend of the gradients, and the reason.
 
     ``ranks`` have the computer of each rank and its number of GPUs. Ranks that share a GPU cannot use NCCL.
@@ -45,7 +45,7 @@ class Placement:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (it cannot be changed)
     backend: str = "none"  # in a single process, else "gloo" or "nccl"
     reason: str = "asked for"
-    group: Any = field(default=None, repr=False)
+    group: dist.ProcessGroup | None = field(default=None, repr=False)
 
     @property
     def on_gpu(self) -> bool:
@@ -58,11 +58,11 @@ class Placement:
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         return DistributedDataParallel(model, [self.device] if self.on_gpu else None, process_group=self.group)
 
-    def take(self, blocks: list[Any], *tensors: Tensor) -> tuple[Any, ...]:
+    def to_device(self, blocks: list[Block], *tensors: Tensor) -> tuple[Any, ...]:
         """Return blocks and tensors on the device. The copy may still run, and later work on the GPU waits for it."""
         if not self.on_gpu:
             return (blocks, *tensors)
-        parts = [CscBlock.of(block) for block in blocks]
+        parts = [CscBlock.from_block(block) for block in blocks]
         flat = [*(tensor for block in parts for tensor in (block.indptr, block.indices)), *tensors]
         main = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._side_stream):
@@ -80,12 +80,12 @@ class Placement:
 CPU = Placement()
 
 
-def settle(wanted: str) -> Placement:
+def choose_device(wanted: str) -> Placement:
     """Return the device of this rank. All ranks of the process group, if there is one, call this."""
     if wanted == "cpu":
         return Placement(backend="none" if alone() else "gloo")
     computer = Path("/proc/sys/kernel/random/boot_id").read_text()  # equal on emulated machines and in containers
-    gpus, backend, reason = assign(wanted, all_gather((computer, torch.cuda.device_count())))
+    gpus, backend, reason = assign_gpus(wanted, all_gather((computer, torch.cuda.device_count())))
     gpu, backend = gpus[own_rank()], "none" if alone() else backend
     if gpu is None:
         return Placement(backend=backend, reason=reason)

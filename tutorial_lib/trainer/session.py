@@ -10,15 +10,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
 
 import dgl
 import torch
 import torch.distributed as dist
 
 import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests in every server and trainer
-from tutorial_lib.compat.settings import connect_soon
-from tutorial_lib.launcher.processes import fork_as_told
+from tutorial_lib.compat.settings import shorten_server_sleep
+from tutorial_lib.launcher.processes import fork_on_request
 from tutorial_lib.trainer.events import EventWriter, span
 
 
@@ -26,7 +25,7 @@ from tutorial_lib.trainer.events import EventWriter, span
 class Session:
     """A trainer that has joined its job, with the ``DistGraph`` of the job."""
 
-    graph: Any
+    graph: dgl.distributed.DistGraph
     rank: int
     world_size: int
     events: EventWriter
@@ -37,17 +36,17 @@ def serve_if_server(*, graphbolt: bool = False) -> None:
 
     If the job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before.
     """
-    fork_as_told()
+    fork_on_request()
     if os.environ.get("DGL_ROLE") == "server":
         gc.enable()
-        connect_soon()
+        shorten_server_sleep()
         dgl.seed(int(os.environ.get("TUTORIAL_SEED", 0)))
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"], use_graphbolt=graphbolt)
         sys.exit(0)
 
 
 @contextlib.contextmanager
-def join(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
+def open_session(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     """Join the job of this process, which ``train`` or ``launch`` started, and leave it at the end.
 
     If the body raises an uncaught exception or exits with a code other than 0, the process ends at once (see
@@ -98,6 +97,6 @@ def leave_process_group() -> None:
     group while it holds the GIL and waits for this thread forever. So the gloo object lives until the process exits,
     when it is destroyed without the GIL. Earlier, a DistributedDataParallel could destroy it with the GIL.
     """
-    gloo = [cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))]
+    gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]  # type: ignore
     dist.destroy_process_group()
     atexit.register(gloo.clear)

@@ -81,6 +81,6 @@ def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequenc
         cluster.machines = machines
         try:
             with Agents(cluster, Path(folder)) as agents:
-                Coordinator(agents, plan.to_spec()).check()
+                Coordinator(agents, plan.to_spec()).check_machines()
         finally:
             cluster.machines = mine

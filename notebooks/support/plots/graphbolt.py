@@ -82,12 +82,12 @@ def classes_seen(panels: Mapping[str, np.ndarray]) -> Figure:
     colors = LinearSegmentedColormap.from_list("", ["white", SKY, BLUE])
     for ax, (title, counts) in zip(axes, panels.items(), strict=True):
         share = counts / counts.sum(axis=0, keepdims=True).clip(min=1)
-        image = ax.imshow(share, aspect="auto", cmap=colors, vmin=0, vmax=1, interpolation="nearest")
+        ax.imshow(share, aspect="auto", cmap=colors, vmin=0, vmax=1, interpolation="nearest")
         named_rows(ax, "rank", len(counts))
         ax.set_title(title)
         cells(ax, counts.shape[1], len(counts), 0.4)
     axes[-1].set(xlabel="classes that occur among the training nodes, in order of their number", xticks=[])
-    fig.colorbar(image, ax=axes, label="part of the class\nthat the rank sees")
+    fig.colorbar(axes[-1].images[0], ax=axes, label="part of the class\nthat the rank sees")
     return fig
 
 

@@ -40,5 +40,5 @@ def planes(tables: Mapping[str, Tensor], labels: Tensor, classes: Sequence[int])
     for ax, (title, table) in zip(axes[0], tables.items(), strict=True):
         plane(ax, table, labels, classes, s=7, alpha=0.55)
         ax.set_title(title)
-    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncol=len(classes), markerscale=2.5)
+    fig.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside lower center", ncol=len(classes), markerscale=2.5)
     return fig

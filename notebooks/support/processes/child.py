@@ -116,7 +116,7 @@ def rank_main(rank: int, plan: Plan) -> None:
     own_output(output)
     os.environ.update(environment(rank, plan))
     faulthandler.register(signal.SIGUSR1, file=os.open(stacks, os.O_WRONLY), all_threads=True)
-    returned, told = call(rank, plan)
+    returned, told = call_function(rank, plan)
     with open(report, "wb") as file:
         file.write(told)
     if returned:
@@ -187,7 +187,7 @@ def environment(rank: int, plan: Plan) -> dict[str, str]:
     }
 
 
-def call(rank: int, plan: Plan) -> tuple[bool, bytes]:
+def call_function(rank: int, plan: Plan) -> tuple[bool, bytes]:
     """Return whether the function returned, and a pickle of ("value", value), ("exit", code) or ("error", ...)."""
     try:
         fn, *args = plan.call.load()

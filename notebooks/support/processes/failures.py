@@ -63,7 +63,7 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def failure_of(rank: int, code: int, report: tuple[Any, ...], output: str, remedy: str) -> BaseException:
-    """Return the error for a rank with this exit code and this report (see ``child.call``)."""
+    """Return the error for a rank with this exit code and this report (see ``child.call_function``)."""
     what = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
     if code == -signals.SIGKILL:
         what = "was killed by SIGKILL (by someone, or by the kernel when memory ran out: see dmesg)"

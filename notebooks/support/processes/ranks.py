@@ -123,7 +123,7 @@ class _Rank:
         return self.code is not None and (self.code != 0 or not self.reported)
 
     def told(self) -> tuple[Any, ...]:
-        """The report, see ``child.call``."""
+        """The report, see ``child.call_function``."""
         self.report.seek(0)
         return pickle.load(self.report)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
 from tutorial_lib.launcher.network import listening_ports
@@ -24,7 +25,7 @@ class Traits:
     answer_seconds: float = 30.0  # time limit for an agent to start
     place: str = "{0.name}"  # name of a machine in messages before the job
     copy_to: str | None = None  # folder on the machines for copies and results; None: they share our folders
-    reach: dict[str, Any] | None = None  # options with which a later command reaches the machines, if one can
+    reach: JsonObject | None = None  # options with which a later command reaches the machines, if one can
 
 
 class Backend(contextlib.AbstractContextManager["Backend"], Protocol):

@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.backends import Backend, Traits, namespaces, wait_or_kill
 from tutorial_lib.launcher.environment import CHECKOUT, run_module
 from tutorial_lib.launcher.jobspec import Machine
@@ -98,19 +100,18 @@ class EmulatedBackend(Backend):
         return Path(f"{self.folder}/{machine.name}{path}")
 
     def __enter__(self) -> "EmulatedBackend":
-        plan: dict[str, Any] = {"machines": {machine.name: machine.address for machine in self.machines}}
+        plan: JsonObject = {"machines": {machine.name: machine.address for machine in self.machines}}
         plan |= {"separate": [machine.name for machine in self.separate]}
         plan |= {"layers": _list_layers(self.private) if self.separate else []}
         plan |= {"rate": self.rate, "shm_bytes": self.shm_bytes}
         plan |= {"registration": self.registration and self.registration.name}
-        kept = [self.registration.fileno()] if self.registration else []
+        inherited = [self.registration.fileno()] if self.registration else []
         # The daemon ends when its standard input ends. A reader of our standard error would wait for the daemon.
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        pipes |= {"text": True, "start_new_session": True, "cwd": CHECKOUT, "pass_fds": kept}
+        start = partial(subprocess.Popen, EMULATOR, text=True, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited)
         try:
-            self._daemon = subprocess.Popen(EMULATOR, **pipes)
+            self._daemon = start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             print(json.dumps(plan), file=self._daemon.stdin, flush=True)
-            answer: dict[str, Any] = {}
+            answer: JsonObject = {}
             with self._daemon.stdout as lines:  # one line of the daemon and of each machine
                 while "error" not in answer and len(answer) < 2 + len(self.machines):
                     answer |= json.loads(lines.readline() or '{"error": "their daemon was killed"}')
@@ -122,7 +123,7 @@ class EmulatedBackend(Backend):
         self.pid, self.folder, self.pids = answer.pop("daemon"), Path(answer.pop("folder")), answer
         return self
 
-    def stay(self, ends: float) -> None:
+    def keep_running(self, ends: float) -> None:
         """Keep the machines running when this process ends, until a time in seconds since the epoch."""
         with self._daemon.stdin as line:
             line.write(str(ends))

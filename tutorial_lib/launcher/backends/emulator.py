@@ -19,12 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl import TC_H_ROOT
 
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.backends import namespaces as ns
 
 BURST_BYTES = 256 * 1024  # token bucket; smaller ones cannot reach 1 Gbit/s at a 100 or 250 Hz kernel tick
@@ -36,7 +36,7 @@ def _index_of(ip: IPRoute, card: str) -> int:
     return ip.link_lookup(ifname=card)[0]
 
 
-def _set_up(ip: IPRoute, card: str, rate: int | None = None, **options: Any) -> None:
+def _set_up(ip: IPRoute, card: str, rate: int | None = None, **options: object) -> None:
     """Set a network card up, and limit the bytes per second that leave through it. None removes the limit."""
     index = _index_of(ip, card)
     ip.link("set", index=index, state="up", **options)
@@ -60,7 +60,7 @@ def change_link(daemon: int, machine: int, port: str, do: str, rate: int | None)
         _set_up(ip, "eth0", rate)
 
 
-def _answer(**found: Any) -> None:
+def _answer(**found: object) -> None:
     print(json.dumps(found), flush=True)
 
 
@@ -96,7 +96,7 @@ def _mount_disk(disk: str, layers: Iterable[tuple[str, bool]]) -> None:
             ns.mount("", path, "", flags | ns.MS_REMOUNT | ns.MS_BIND | ns.MS_RDONLY)
 
 
-def _run_machine(plan: dict[str, Any], name: str) -> None:
+def _run_machine(plan: JsonObject, name: str) -> None:
     """Configure a machine as its PID 1, and stay. SIGCHLD is ignored, so the kernel reaps the machine's orphans."""
     pid = int(os.readlink("/proc/self"))  # this /proc is still that of the client, and so is the ID
     socket.sethostname(name)
@@ -112,7 +112,7 @@ def _run_machine(plan: dict[str, Any], name: str) -> None:
         signal.pause()
 
 
-def _start_machine(plan: dict[str, Any], name: str, bridge: IPRoute) -> None:
+def _start_machine(plan: JsonObject, name: str, bridge: IPRoute) -> None:
     """Create a machine's network and its first process in new namespaces."""
     network, pids = (os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid"))
     port = f"to-{name}"
@@ -129,7 +129,7 @@ def _start_machine(plan: dict[str, Any], name: str, bridge: IPRoute) -> None:
         os.close(fd)
 
 
-def _run_daemon(plan: dict[str, Any]) -> None:
+def _run_daemon(plan: JsonObject) -> None:
     """Create the machines, and stay until the client ends or the machines have lived long enough."""
     ns.die_with_parent()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

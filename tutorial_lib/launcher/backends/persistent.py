@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tutorial_lib.errors import InputError, attempts
-from tutorial_lib.files import lock_holder, lock_now, parse_memory
+from tutorial_lib.files import lock_holder, parse_memory, try_lock
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.jobspec import Machine
 
@@ -48,22 +48,22 @@ def _path_of(name: str) -> Path:
 
 def _is_locked(path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError), path.open() as file:
-        return lock_now(file.fileno()) is False
+        return try_lock(file.fileno()) is False
     return False
 
 
-def names() -> list[str]:
+def running_names() -> list[str]:
     """Return the names of all running machines of this user."""
     return sorted(path.name for path in _path_of("").glob("*") if _is_locked(path))
 
 
-def describe(name: str) -> SimpleNamespace:
+def describe_machines(name: str) -> SimpleNamespace:
     """Return the state of persistent machines, as ``machines list --json`` prints it, or raise an InputError."""
     if _is_locked(path := _path_of(name)) and (text := path.read_text()):
         found = SimpleNamespace(**json.loads(text))
         found.job = lock_holder(lock) if _is_locked(lock := Path(found.folder, LOCK_OF_JOB)) else None
         return found
-    running = ", ".join(names()) or "none"
+    running = ", ".join(running_names()) or "none"
     remedy = f"Running: {running}. Start some with: python -m tutorial_lib machines start 2 --name {name}"
     raise InputError(f"no machines named {name!r} are running", remedy)
 
@@ -72,7 +72,7 @@ class PersistentBackend(EmulatedBackend):
     """Persistent machines. A job enters them, and a command that runs beside a job does not."""
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None) -> None:
-        found = describe(name)
+        found = describe_machines(name)
         running = len(found.machines)
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
@@ -82,7 +82,7 @@ class PersistentBackend(EmulatedBackend):
 
     def __enter__(self) -> "PersistentBackend":
         self._lock = (self.folder / LOCK_OF_JOB).open()
-        if lock_now(self._lock.fileno()) is False:
+        if try_lock(self._lock.fileno()) is False:
             remedy = "Wait for its end, or start others: python -m tutorial_lib machines start 2 --name other"
             raise InputError(f"the machines {self.name!r} are used by {lock_holder(Path(self._lock.name))}", remedy)
         return self
@@ -105,7 +105,7 @@ class PersistentBackend(EmulatedBackend):
         self._lock.close()
 
 
-def start(
+def start_machines(
     count: int,
     *,
     name: str = DEFAULT_NAME,
@@ -122,7 +122,7 @@ def start(
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     (path := _path_of(name)).parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("a+") as registration:
-        if lock_now(registration.fileno()) is False:
+        if try_lock(registration.fileno()) is False:
             remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
             raise InputError(f"machines named {name!r} are running", remedy)
         registration.truncate(0)
@@ -134,15 +134,15 @@ def start(
             found |= {"wires": [wire] * count, "cut": [False] * count}
             found |= {"ssh_config": _write_ssh_config(cluster) if ssh else None}
             print(json.dumps(found), file=registration, flush=True)
-            cluster.stay(ends)
-    return describe(name)
+            cluster.keep_running(ends)
+    return describe_machines(name)
 
 
-def stop(name: str = DEFAULT_NAME) -> None:
+def stop_machines(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
-    os.kill(describe(name).pid, signal.SIGTERM)
+    os.kill(describe_machines(name).pid, signal.SIGTERM)
     for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
-        if name not in names():
+        if name not in running_names():
             return
 
 

@@ -105,7 +105,7 @@ def end_with(parent):
     os._exit(1)
 
 
-def take_part():
+def join_job():
     """Prepare this process for the job, at its start or after it was forked."""
     startup = [run_file(path) for path in os.environ.get("TUTORIAL_STARTUP_FILES", "").split(os.pathsep) if path]
     role, index = find_role()
@@ -119,13 +119,13 @@ def take_part():
         # For the sockets of samplers, whose paths must be short. The agent removes this folder.
         getattr(current_process(), "_config", {})["tempdir"] = os.environ.get("TUTORIAL_SOCKETS")
     for names in startup:
-        names["start"](role, end)
+        names["start_role"](role, end)
     if os.getpid() != os.getsid(0):  # a worker, or the child of a shell
         threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
-    take_part()
+    join_job()
 
 try:
     run_next_sitecustomize()
