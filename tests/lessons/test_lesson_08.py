@@ -279,7 +279,7 @@ CELLS = [
 @pytest.mark.parametrize("problem", [None, "this is torch 2.13.0"])
 def test_without_graphbolt_the_cells_below_are_skipped(problem, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(stack, "problem", lambda _folders: problem)
+    monkeypatch.setattr(stack, "graphbolt_problem", lambda: problem)
     shell = InteractiveShell()
     monkeypatch.setattr(stack, "get_ipython", lambda: shell)
     for cell in [*CELLS, CELLS[0], CELLS[1]]:  # also if somebody runs the first cell again
