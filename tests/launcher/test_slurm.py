@@ -254,8 +254,8 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
     [
         (None, {"eth0": "10.0.0.5"}, "10.0.0.5"),
         ("10.1.0.0/16", {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "10.1.0.5"),
-        ("10.1.0.0/16", {"eth0": "10.0.0.5"}, "0 of its addresses can be in --subnet 10.1.0.0/16: 10.0.0.5 (eth0)"),
-        (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses can be in the network of its name"),
+        ("10.1.0.0/16", {"eth0": "10.0.0.5"}, "0 of its addresses are in --subnet 10.1.0.0/16: 10.0.0.5 (eth0)"),
+        (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses fit its name"),
         (None, {}, "none"),
     ],
 )

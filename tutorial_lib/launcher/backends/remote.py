@@ -136,10 +136,10 @@ class SlurmBackend(Backend):
                 usable = [named] if named in cards else usable
         if len(usable) == 1:
             return usable[0]
-        network = f"--subnet {self.subnet}" if self.subnet else "the network of its name"
+        which = f"are in --subnet {self.subnet}" if self.subnet else "fit its name"
         shown = ", ".join(f"{ip} ({card})" for ip, card in cards.items()) or "none"
         remedy = "Choose the network of the job, for example: --subnet 10.1.0.0/16"
-        raise InputError(f"node {node}: {len(usable)} of its addresses can be in {network}: {shown}", remedy)
+        raise InputError(f"node {node}: {len(usable)} of its addresses {which}: {shown}", remedy)
 
     def remedy(self, machine: Machine, last_words: str) -> str:
         if not last_words:
