@@ -8,8 +8,12 @@ from dgl.data.utils import load_graphs
 
 from tutorial_lib.data import Dataset, base, load_dataset
 from tutorial_lib.data.base import Pairs, read_endpoints, release_pages
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import assign, partition_dataset, writer
 from tutorial_lib.partition.assign import undirected_adjacency
+from tutorial_lib.trainer.config import TrainConfig
 
 
 @pytest.fixture
@@ -79,3 +83,15 @@ def test_release_pages_releases_memory_and_keeps_changes(tmp_path):
     assert (low[7], low[8]) == (-1, 8)  # a changed page keeps its content
     assert process.memory_info().rss - before < 20e6
     assert low[-1] == 19_999_999
+
+
+def test_a_large_graph_has_no_edge_map_and_no_link_prediction(both, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "MOST_MAPPED", 1000)
+    done = partition_dataset(both[0], 2, tmp_path / "parts", method="random")
+    assert not (tmp_path / "parts" / "edge_map.npy").exists()
+    assert (np.sort(done.node_map) == np.arange(both[0].structure.num_nodes())).all()
+    with pytest.raises(InputError, match=r"edge_map\.npy is missing, because the generated graph is large"):
+        _ = done.edge_map
+    with pytest.raises(InputError, match=r"edge_map\.npy is missing"):
+        run_distributed(done, Layout(2), TrainConfig(task="link", epochs=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

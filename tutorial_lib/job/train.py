@@ -66,6 +66,8 @@ def run_distributed(
         cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
         reporter.say(f"{count} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
     check_data(config.task, partition.manifest["dataset"])
+    if config.task == "link" and "edge_map.npy" not in partition.manifest["files"]:
+        _ = partition.edge_map  # raises an error that names the file
     manifest, parts, info = partition.manifest, partition.folder, partition.manifest["dataset"]
     places = {"machines": count, "trainers": layout.trainers}
     key = manifest["files"]["node_map.npy"]["sha256"][:16]

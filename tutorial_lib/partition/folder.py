@@ -62,7 +62,9 @@ class Partition:
         return self._map("edge")
 
     def _map(self, of: str) -> IdMap:
-        found = np.load(self.folder / f"{of}_map.npy")
+        if not (file := self.folder / f"{of}_map.npy").exists():  # see writer.MOST_MAPPED
+            raise InputError(f"{file} is missing, because the generated graph is large", "Use a smaller --scale.")
+        found = np.load(file)
         if "types" not in self.manifest:
             return found
         counts = self.manifest["types"][f"{of}s"]

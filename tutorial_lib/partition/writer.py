@@ -21,11 +21,11 @@ import torch
 from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.base import Dataset, read_endpoints, release_pages
+from tutorial_lib.data.base import Dataset, Pairs, read_endpoints, release_pages
 from tutorial_lib.files import JsonObject, write_json
 from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
-FEATURE_ROWS = 1 << 18  # rows of features that are read together
+FEATURE_ROWS, MOST_MAPPED = 1 << 18, 1 << 28  # rows read together; most edges with an edge_map.npy, of 2 GB
 
 
 class Writer:
@@ -62,7 +62,8 @@ class Writer:
                 degree += np.bincount(new_ids[relation[2]][dst.numpy()], minlength=n)
         self.indptr = offsets(degrees.ravel())
         self.source = np.empty(count, np.int32)
-        ids = np.empty(count, np.int32 if count < 2**31 else np.int64)
+        mapped = not isinstance(graph, Pairs) or count <= MOST_MAPPED
+        ids = np.empty(count if mapped else 0, np.int32 if count < 2**31 else np.int64)
         for place, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
             number, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
             for src, dst in zip(*(read_endpoints(graph, relation, of) for of in (0, 1)), strict=True):
@@ -73,13 +74,15 @@ class Writer:
                 where = np.repeat(place - block.indptr[:-1], size := np.diff(block.indptr))
                 where += np.arange(len(where), dtype=np.int32)
                 self.source[where] = block.indices
-                ids[where] = block.data
+                if mapped:
+                    ids[where] = block.data
                 place, number = place + size, number + len(src)
                 del src, dst, numbers, block, where  # the next edges need this memory
-        with (self.folder / "edge_map.npy").open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
-            for at in range(0, count, BLOCK):
-                ids[at : at + BLOCK].astype(np.int64).tofile(file)
+        if mapped:
+            with (self.folder / "edge_map.npy").open("wb") as file:
+                np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
+                for at in range(0, count, BLOCK):
+                    ids[at : at + BLOCK].astype(np.int64).tofile(file)
         self.edge_ids = ids if any(graph.edges[one].data for one in graph.canonical_etypes) else ids[:0].copy()
 
     def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
