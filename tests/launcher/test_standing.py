@@ -56,7 +56,7 @@ def commands_on(machine: str) -> str:
 REACHES = """
 import errno, psutil, socket
 s = socket.socket()
-s.settimeout(1)
+s.settimeout(10)  # a lost packet is sent again after a second; behind a cut cable the kernel gives up after three
 print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, psutil.net_if_stats()["eth0"].isup)
 """
 
