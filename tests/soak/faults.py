@@ -30,7 +30,8 @@ class Run:
     def moving(self) -> bool:
         """Whether a trainer of it has begun to train; its events lie on the disk of its machine."""
         for trainer in members("trainer"):
-            with contextlib.suppress(OSError, psutil.Error, KeyError):  # KeyError: a process that calls exec has no environment for a moment
+            # KeyError: a process that calls exec has no environment for a moment
+            with contextlib.suppress(OSError, psutil.Error, KeyError):
                 events = Path(f"/proc/{trainer.pid}/root{trainer.environ()['TUTORIAL_LOG_DIR']}/events-0.jsonl")
                 if any(f'"kind": "{kind}"' in events.read_text() for kind in ("step", "beat")):
                     return True
