@@ -14,7 +14,6 @@ from commands import train
 from programs.link_runs import run_links
 from safetensors.torch import load_file
 
-from support.multi_process import hush_dgl
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.tasks.link import SCALE, SHIFT, EdgeLoader, LinkTask, TrainingGraph, edge_ranks, pair_hash, unit
@@ -39,7 +38,6 @@ def small_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def tiny(data_root: Path) -> Dataset:
     """About 5,000 nodes."""
-    hush_dgl()
     return load_dataset("synthetic-products", scale=0.002, root=data_root)
 
 
