@@ -14,7 +14,7 @@
 - A notebook whose metadata contain "namespaces" is skipped on a host that does not allow emulated machines.
 - The committed outputs are those of a computer with all programs. Therefore a notebook whose cells need a missing
   program is skipped, and one that needs Slurm gets the marker ``root``. Its cells run without these programs in
-  lessons/test_missing_programs.py.
+  lessons/test_run_all.py.
 """
 
 import functools

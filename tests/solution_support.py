@@ -5,7 +5,7 @@ import ast
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +25,46 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
 
 
 def assert_not_yet(said: str, complaint: str) -> None:
-    """A wrong answer is refused, with what came, what was expected, and this complaint (a pattern)."""
+    """A wrong answer is refused with this complaint (a pattern). Only one that begins so is about an exception."""
     assert re.match(r"Exercise \d: not yet\.", said)
-    assert "got" in said
-    assert "expected" in said
     assert re.search(complaint, said), said
+    assert ("Your code raised" in said) == complaint.startswith("Your code raised"), said
+
+
+def answer_tests(
+    check: Callable[..., None],
+    right: Sequence[Any] | Mapping[str, Any],
+    wrong: Mapping[str, tuple[Any, str]],
+    through: str = "",
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return two tests of a checker: it accepts the right answers, and refuses the wrong ones with a complaint.
+
+    Args:
+        right: the answers, with or without names.
+        wrong: name -> (answer, pattern of the complaint).
+        through: a fixture with a function that runs or writes an answer and returns the arguments of ``check`` as a
+            tuple. Without it, ``check`` gets the answer.
+    """
+
+    def said(answer: Any, request: pytest.FixtureRequest) -> str:
+        capsys = request.getfixturevalue("capsys")
+        given = request.getfixturevalue(through)(answer) if through else (answer,)
+        capsys.readouterr()  # of the preparation
+        check(*given)
+        return capsys.readouterr().out
+
+    names = list(right) if isinstance(right, Mapping) else None
+    answers = list(right.values()) if isinstance(right, Mapping) else right
+
+    @pytest.mark.parametrize("answer", answers, ids=names)
+    def accepts(answer: Any, request: pytest.FixtureRequest) -> None:
+        assert re.fullmatch(r"Exercise \d: correct\n", text := said(answer, request)), text
+
+    @pytest.mark.parametrize(("answer", "complaint"), wrong.values(), ids=wrong.keys())
+    def refuses(answer: Any, complaint: str, request: pytest.FixtureRequest) -> None:
+        assert_not_yet(said(answer, request), complaint)
+
+    return accepts, refuses
 
 
 def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:

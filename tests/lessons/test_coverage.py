@@ -90,6 +90,7 @@ def test_every_line_of_the_table_is_read():
 def test_every_section_is_that_of_its_lesson():
     headings = re.findall(r"^## (\d\d) \[.+\]\((.+)\)$", (NOTEBOOKS / "COVERAGE.md").read_text(), re.MULTILINE)
     assert headings == [(number, path.name) for number, path in LESSONS.items()]
+    assert {row.lesson for row in rows()} == set(LESSONS)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.lesson} {row.item}")
@@ -113,10 +114,6 @@ def test_the_lesson_shows_it(row):
     assert len(row.output) >= 3
 
 
-def test_every_lesson_is_covered():
-    assert {row.lesson for row in rows()} == set(LESSONS)
-
-
 # Names of the guide and of the tutorials.
 NAMES = [
     *("initialize", "DistGraph", "get_partition_book", "node_split", "edge_split", "sample_neighbors", "to_block"),
@@ -130,45 +127,20 @@ NAMES = [
 ]
 
 
-def cell_of(source: str, output: str = "") -> dict[str, Any]:
-    return {"cell_type": "code", "source": source, "outputs": [{"text": output}] if output else []}
-
-
-def test_a_program_shows_what_its_runs_print():
-    """Not what another program prints; also when a program imports it; nothing without a run."""
-    part = cell_of("%%writefile scripts/part.py\nx = 1", "Writing scripts/part.py\n")
-    whole = cell_of("%%writefile scripts/whole.py\nfrom part import x\nprint(x)", "Writing scripts/whole.py\n")
-    runs = [cell_of("!python scripts/whole.py", "one\n"), cell_of("!python scripts/whole_2.py", "two\n")]
-    cells = [part, whole, *runs, cell_of("from scripts.part import x\nprint(x)", "three\n")]
-    assert shown_by(part, cells) == "Writing scripts/part.py\none\nthree\n"
-    assert shown_by(whole, cells) == "Writing scripts/whole.py\none\n"
-    assert shown_by(whole, [part, whole]) == ""
-    assert shown_by(runs[1], cells) == "two\n"
-
-
-def test_a_comment_is_no_code():
-    assert source_of(cell_of("# graph.pin_memory_()\nx = 1  # why\n    # y\n")) == "x = 1  # why\n"
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_of_the_guide_occurs_in_a_lesson(name):
     """In a code cell, or in what one prints: the source of a function of ``support``, for one."""
     assert any(name in code_of(path) + outputs_of(path) for path in LESSONS.values())
 
 
-def lesson_row(notebook: Path) -> str:
-    """The cells of README's table that come from the notebook itself."""
-    about = json.loads(notebook.read_text())["metadata"]["tutorial"]
-    return f"| {about['level']} | {about['minutes']} | {', '.join(about['needs'])} |"
-
-
 @pytest.mark.parametrize("number", LESSONS)
 def test_readme_lists_the_lesson_with_its_own_metadata(number):
+    name = LESSONS[number].name
     readme = (NOTEBOOKS.parent / "README.md").read_text()
-    (line,) = [line for line in readme.splitlines() if f"(notebooks/{LESSONS[number].name})" in line]
-    assert lesson_row(LESSONS[number]) in line
-    assert f"(notebooks/solutions/{LESSONS[number].name})" in line
-    assert (NOTEBOOKS / "solutions" / LESSONS[number].name).exists()
+    (line,) = [line for line in readme.splitlines() if f"(notebooks/{name})" in line]
+    about = json.loads(LESSONS[number].read_text())["metadata"]["tutorial"]
+    assert f"| {about['level']} | {about['minutes']} | {', '.join(about['needs'])} |" in line
+    assert f"(notebooks/solutions/{name})" in line
 
 
 @pytest.mark.parametrize("number", LESSONS)

@@ -1,9 +1,8 @@
 """What a checker says of code that raises: which line of the learner's own it was."""
 
-import importlib.util
+import importlib
 import linecache
 import types
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,17 +30,14 @@ def from_cell(source: str) -> Any:
     return module
 
 
-def from_file(folder: Path, source: str) -> Any:
-    (folder / "exercise_12_2.py").write_text(source)
-    spec = importlib.util.spec_from_file_location("exercise_12_2", folder / "exercise_12_2.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("place", ["your cell", "exercise_12_2.py"])
-def test_an_exception_is_shown_with_its_line(place, tmp_path, capsys):
-    module = from_cell(SOURCE) if place == "your cell" else from_file(tmp_path, SOURCE)
+def test_an_exception_is_shown_with_its_line(place, tmp_path, capsys, monkeypatch):
+    if place == "your cell":
+        module = from_cell(SOURCE)
+    else:
+        (tmp_path / place).write_text(SOURCE)
+        monkeypatch.syspath_prepend(tmp_path)
+        module = importlib.import_module("exercise_12_2")
     lesson_12.check_plan_machines(module.plan_machines)
     assert capsys.readouterr().out == f"{WRONG}  line 4 of {place}:  return torch.stack(values)\n"
 

@@ -1,10 +1,8 @@
-"""The checkers of lesson 8 know right from wrong; its programs reduce, reshuffle and count as they say."""
+"""The checkers of lesson 8 know right from wrong; its programs reduce and reshuffle as they say."""
 
-import ast
 import json
-import re
+import shutil
 import sys
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,42 +13,44 @@ import pytest
 import torch
 import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
-from solution_support import NOTEBOOKS, assert_not_yet, solutions, verdict
+from program_support import written
+from solution_support import NOTEBOOKS, answer_tests, solutions
 
 from support import stack
 from support.exercises import lesson_08
-from support.plots import graphbolt
 from support.processes import fork
 
 sys.path.append(str(NOTEBOOKS / "scripts"))  # as `python scripts/bolt_train.py` has it
 import bolt_loader
 
-
-def function_of_the_program(name: str) -> Callable[..., float]:
-    """A function of the program that the solution writes; its main part is not run."""
-    cells = json.loads((NOTEBOOKS / "solutions" / "08_graphbolt_multi_gpu.ipynb").read_text())["cells"]
-    (program,) = ["".join(cell["source"]) for cell in cells if "".join(cell["source"]).startswith("%%writefile")]
-    (function,) = [node for node in ast.parse(program.partition("\n")[2]).body if getattr(node, "name", "") == name]
-    names: dict[str, Any] = {"torch": torch, "dist": dist}
-    exec(compile(ast.Module([function], []), "solution 08", "exec"), names)
-    return names[name]
-
-
+PROGRAM: dict[str, Any] = {"__name__": "exercise_08_3"}
+exec(written("08", "exercise_08_3.py"), PROGRAM)
 ANSWERS = solutions("08")
 degree_stage = ANSWERS.degree_stage
 batches_per_rank = ANSWERS.batches_per_rank
-mean_over_ranks = function_of_the_program("mean_over_ranks")
+mean_over_ranks = PROGRAM["mean_over_ranks"]
 
 Stage = Callable[[gb.MiniBatch], gb.MiniBatch]
 
 
-def all_degrees(graph: gb.FusedCSCSamplingGraph) -> Stage:
+def with_column(graph: gb.FusedCSCSamplingGraph, degrees_of: Callable[[Any, torch.Tensor], torch.Tensor]) -> Stage:
+    """A stage that appends other degrees of the input nodes."""
+
     def stage(batch: gb.MiniBatch) -> gb.MiniBatch:
-        degrees = graph.csc_indptr.diff()[: len(batch.input_nodes)].float()
+        degrees = degrees_of(graph, batch.input_nodes).float()
         batch.node_features["feat"] = torch.cat([batch.node_features["feat"], degrees[:, None]], dim=1)
         return batch
 
     return stage
+
+
+def all_degrees(graph: gb.FusedCSCSamplingGraph) -> Stage:
+    return with_column(graph, lambda g, ids: g.csc_indptr.diff()[: len(ids)])
+
+
+def out_degrees(graph: gb.FusedCSCSamplingGraph) -> Stage:
+    """Edges out of a node instead of into it."""
+    return with_column(graph, lambda g, ids: g.indices.bincount(minlength=g.total_num_nodes)[ids])
 
 
 def put_first(graph: gb.FusedCSCSamplingGraph) -> Stage:
@@ -62,63 +62,38 @@ def put_first(graph: gb.FusedCSCSamplingGraph) -> Stage:
     return stage
 
 
-def out_degrees(graph: gb.FusedCSCSamplingGraph) -> Stage:
-    """Edges out of a node instead of into it."""
+class Module(torch.nn.Module):
+    """A stage may be any callable."""
 
-    def stage(batch: gb.MiniBatch) -> gb.MiniBatch:
-        degrees = graph.indices.bincount(minlength=graph.total_num_nodes)[batch.input_nodes].float()
-        batch.node_features["feat"] = torch.cat([batch.node_features["feat"], degrees[:, None]], dim=1)
-        return batch
-
-    return stage
+    def __init__(self, graph: gb.FusedCSCSamplingGraph) -> None:
+        super().__init__()
+        self.forward = degree_stage(graph)
 
 
-CHECKS = (lesson_08.check_degree_stage, lesson_08.check_batches_per_rank)
-
-
-@pytest.mark.parametrize(("check", "answer"), zip(CHECKS, (degree_stage, batches_per_rank), strict=True))
-def test_right_answer(check, answer, capsys):
-    assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
-
-
-def test_a_stage_may_be_any_callable(capsys):
-    class Stage(torch.nn.Module):
-        def __init__(self, graph: gb.FusedCSCSamplingGraph) -> None:
-            super().__init__()
-            self.forward = degree_stage(graph)
-
-    assert verdict(capsys, lesson_08.check_degree_stage, Stage) == "Exercise 1: correct\n"
-
-
-def test_numbers_out_of_numpy_are_right(capsys):
-    for kind in (np.array, torch.tensor, lambda counts: [np.int64(count) for count in counts]):
-        said = verdict(capsys, lesson_08.check_batches_per_rank, lambda *case, kind=kind: kind(batches_per_rank(*case)))
-        assert said == "Exercise 2: correct\n"
-
-
-WRONG = {
-    "stub": (0, lambda _g: None, "got       'NoneType'\n  expected  'function'"),
-    "returns nothing": (0, lambda _g: lambda _b: None, "got       'NoneType'\n  expected  'MiniBatch'"),
-    "unchanged": (0, lambda _g: lambda batch: batch, "shape of the new features"),
-    "other side": (0, put_first, "the old columns"),
-    "wrong nodes": (0, all_degrees, "the new column(.|\n)*indptr"),
-    "edges out of a node": (0, out_degrees, "the new column"),
-    "second stub": (1, lambda *_: None, r"got       None\n  expected  \[2, 2, 2, 2\]"),
-    "items shared out": (1, lambda n, r, b, *_: [-(-n // r // b)] * r, r"got .*\n  expected  \[3, 3, 2, 2\]\n  hint"),
-    "ignores options": (1, lambda n, r, b, *_: batches_per_rank(n, r, b, False, False), "drop_last=True"),
-    "ignores drop_last": (1, lambda n, r, b, _, even: batches_per_rank(n, r, b, False, even), "drop_last=True"),
-    "always even": (1, lambda n, r, b, last, _: batches_per_rank(n, r, b, last, True), "drop_uneven_inputs=False"),
+STAGES = {
+    "stub": (lambda _g: None, "got       'NoneType'\n  expected  'function'"),
+    "returns nothing": (lambda _g: lambda _b: None, "got       'NoneType'\n  expected  'MiniBatch'"),
+    "unchanged": (lambda _g: lambda batch: batch, "shape of the new features"),
+    "other side": (put_first, "the old columns"),
+    "wrong nodes": (all_degrees, "the new column(.|\n)*indptr"),
+    "edges out of a node": (out_degrees, "the new column"),
+    "raises": (lambda graph: graph.no_such_thing, "Your code raised AttributeError"),
 }
+test_right_stage, test_wrong_stage = answer_tests(lesson_08.check_degree_stage, [degree_stage, Module], STAGES)
 
-
-@pytest.mark.parametrize(("number", "answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_answer(number, answer, said, capsys):
-    assert_not_yet(verdict(capsys, CHECKS[number], answer), said)
-
-
-def test_what_raises_is_not_yet_right(capsys):
-    said = verdict(capsys, lesson_08.check_degree_stage, lambda graph: graph.no_such_thing)
-    assert said.startswith("Exercise 1: not yet. Your code raised AttributeError")
+COUNTS_OF_RANKS = {
+    "second stub": (lambda *_: None, r"got       None\n  expected  \[2, 2, 2, 2\]"),
+    "items shared out": (lambda n, r, b, *_: [-(-n // r // b)] * r, r"got .*\n  expected  \[3, 3, 2, 2\]\n  hint"),
+    "ignores options": (lambda n, r, b, *_: batches_per_rank(n, r, b, False, False), "drop_last=True"),
+    "ignores drop_last": (lambda n, r, b, _, even: batches_per_rank(n, r, b, False, even), "drop_last=True"),
+    "always even": (lambda n, r, b, last, _: batches_per_rank(n, r, b, last, True), "drop_uneven_inputs=False"),
+}
+KINDS = [list, np.array, torch.tensor, lambda counts: [np.int64(count) for count in counts]]
+test_right_counts, test_wrong_counts = answer_tests(
+    lesson_08.check_batches_per_rank,
+    [lambda *case, kind=kind: kind(batches_per_rank(*case)) for kind in KINDS],
+    COUNTS_OF_RANKS,
+)
 
 
 def test_the_checker_agrees_with_the_distributed_sampler():
@@ -162,24 +137,8 @@ def report_of(rank: int, _world_size: int, out: str, mean: Callable[..., float],
     Path(out, f"rank-{rank}.json").write_text(json.dumps(report))
 
 
-@pytest.fixture
-def ran(tmp_path: Path) -> Callable[..., Path]:
-    """Runs two ranks with a reduction and gives the folder with what they wrote."""
-    (tmp_path / "products").mkdir()
-    np.save(tmp_path / "products" / "train-ids.npy", np.arange(5))
-    np.save(tmp_path / "products" / "validation-ids.npy", np.arange(sum(COUNTS)))
-    out = tmp_path / "exercise"
-    out.mkdir()
-
-    def run(mean: Callable[..., float] = mean_over_ranks, epochs: int = 4, stop_at: float = 0.9) -> Path:
-        fork(report_of, 2, (str(out), mean, epochs, stop_at), backend="gloo", threads=1, timeout=60)
-        return out
-
-    return run
-
-
-def test_right_early_stop(ran, capsys):
-    assert verdict(capsys, lesson_08.check_early_stop, ran()) == "Exercise 3: correct\n"
+def another_share(out: Path) -> None:
+    (out / "rank-1.json").write_text((out / "rank-0.json").read_text())
 
 
 def rank_1_waits_for_ever(out: Path) -> None:
@@ -191,34 +150,39 @@ def one_epoch_more(out: Path) -> None:
     (out / "rank-1.json").write_text(json.dumps({name: [*values, *values[-1:]] for name, values in report.items()}))
 
 
-def same_share(out: Path) -> None:
-    (out / "rank-1.json").write_text((out / "rank-0.json").read_text())
+@pytest.fixture
+def ran(tmp_path: Path) -> Callable[[tuple[Any, ...]], tuple[Path]]:
+    """Runs two ranks with (reduction, epochs, accuracy to stop at), and changes what they wrote."""
+    (tmp_path / "products").mkdir()
+    np.save(tmp_path / "products" / "train-ids.npy", np.arange(5))
+    np.save(tmp_path / "products" / "validation-ids.npy", np.arange(sum(COUNTS)))
+    out = tmp_path / "exercise"
+    out.mkdir()
+
+    def run(answer: tuple[Any, ...]) -> tuple[Path]:
+        *settings, spoil = answer
+        fork(report_of, 2, (str(out), *settings), backend="gloo", threads=1, timeout=60)
+        if spoil:
+            spoil(out)
+        return (out,)
+
+    return run
 
 
+RAN = (mean_over_ranks, 4, 0.9)
 WRONG_STOPS = {
-    "reduce: rank 1 is killed": ({}, rank_1_waits_for_ever, "came to their end(.|\n)*who knows"),
-    "reduce, no stop": ({"mean": wrong_on_rank_1, "stop_at": 2.0}, None, "accuracy of rank 1, as of rank 0"),
-    "one rank stops later": ({}, one_epoch_more, "epochs of rank 1, as of rank 0"),
-    "mean of means": ({"mean": mean_of_means, "stop_at": 2.0}, None, "right answers among 9 nodes"),
-    "without --stop_at": ({"stop_at": 2.0}, None, "accuracies of 0.9 or more before it"),
-    "too few epochs": ({"epochs": 2}, None, "the last accuracy is 0.9 or more"),
+    "reduce: rank 1 is killed": ((*RAN, rank_1_waits_for_ever), "came to their end(.|\n)*who knows"),
+    "reduce, no stop": ((wrong_on_rank_1, 4, 2.0, None), "accuracy of rank 1, as of rank 0"),
+    "one rank stops later": ((*RAN, one_epoch_more), "epochs of rank 1, as of rank 0"),
+    "mean of means": ((mean_of_means, 4, 2.0, None), "right answers among 9 nodes"),
+    "without --stop_at": ((mean_over_ranks, 4, 2.0, None), "accuracies of 0.9 or more before it"),
+    "too few epochs": ((mean_over_ranks, 2, 0.9, None), "the last accuracy is 0.9 or more"),
+    "another program": ((*RAN, another_share), "did not train on every node once"),
+    "nothing run": ((*RAN, shutil.rmtree), "exercise holds no result"),
 }
-
-
-@pytest.mark.parametrize(("how", "spoil", "said"), WRONG_STOPS.values(), ids=WRONG_STOPS.keys())
-def test_wrong_early_stop(how, spoil, said, ran, capsys):
-    out = ran(**how)
-    if spoil:
-        spoil(out)
-    assert_not_yet(verdict(capsys, lesson_08.check_early_stop, out), said)
-
-
-def test_nothing_run_and_another_program(ran, capsys):
-    out = ran()
-    said = verdict(capsys, lesson_08.check_early_stop, str(out / "none"))
-    assert said.startswith("Exercise 3: not yet. none holds no result")
-    same_share(out)
-    assert "did not train on every node once" in verdict(capsys, lesson_08.check_early_stop, out)
+test_right_early_stop, test_wrong_early_stop = answer_tests(
+    lesson_08.check_early_stop, [(*RAN, None)], WRONG_STOPS, "ran"
+)
 
 
 def test_reshuffled_keeps_items_together():
@@ -244,29 +208,6 @@ def test_a_rank_without_items_counts_nothing():
     found = fork(reduce_own, 3, backend="gloo", threads=1, timeout=60)
     assert found[0][0] == pytest.approx(5 / 8)
     assert [on_all for _, on_all in found] == [pytest.approx(5 / 8)] * 3
-
-
-def test_items_of_all_ranks_in_each_step():
-    def steps(_rank: int, _world_size: int) -> list[int]:
-        items = gb.ItemSet(torch.arange(19), names="seed_nodes")
-        args = Namespace(batch_size=4, drop=False)
-        return bolt_loader.items_per_step(items, args, torch.device("cpu"))
-
-    assert fork(steps, 3, backend="gloo", threads=1, timeout=60) == [[12, 7]] * 3
-
-
-def test_pictures():
-    assert {"copy_to", "picks items", "feature store"} <= {text.get_text() for text in graphbolt.stages().axes[0].texts}
-    panels = {"a": [[[0, 1]], [[2]]], "b": [[[0, 1]], []]}
-    figure = graphbolt.replicas([[0, 1], [2]], panels)
-    assert [ax.get_title() for ax in figure.axes] == ["a", "b"]
-    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["rank 0: 1", "rank 1: 0"]
-    panels = graphbolt.classes_seen({"a": np.ones((2, 3)), "b": np.eye(2, 3)}).axes[:2]
-    shares = [ax.images[0].get_array() for ax in panels]
-    assert [array.tolist() for array in shares] == [[[0.5] * 3] * 2, [[1, 0, 0], [0, 1, 0]]]
-    times = graphbolt.repeats({"epoch": {"x": [1.0, 2.0, 4.0], "y": [3.0, 3.0]}}).axes[0]
-    assert [label.get_text() for label in times.get_yticklabels()] == ["x", "y"]
-    assert [line.get_xdata().tolist() for line in times.lines] == [[1, 2, 4], [2, 2], [3, 3], [3, 3]]
 
 
 CELLS = [

@@ -1,17 +1,16 @@
-"""The checkers of lesson 9 know right from wrong, its picture can be drawn, and its programs can be imported."""
+"""The checkers of lesson 9 know right from wrong."""
 
 import json
-import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from solution_support import assert_not_yet, solutions, verdict
+from solution_support import answer_tests, solutions
 
 from support.exercises import lesson_09
-from support.plots import anatomy as plots
 
 processes = solutions("09").processes
 
@@ -38,11 +37,6 @@ def as_texts(*layout: Any) -> list[tuple[int, dict[str, str]]]:
 
 def tensors(*layout: Any) -> list[tuple[Any, dict[str, Any]]]:
     return [(torch.tensor(machine), of) for machine, of in processes(*layout)]
-
-
-@pytest.mark.parametrize("answer", [processes, as_texts, tensors, changed()])
-def test_right_answers(answer, capsys):
-    assert verdict(capsys, lesson_09.check_processes, answer) == "Exercise 1: correct\n"
 
 
 def trainers_first(*layout: Any) -> list[Any]:
@@ -81,9 +75,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("answer", "complaint"), WRONG.values(), ids=WRONG)
-def test_wrong_answers(answer, complaint, capsys):
-    assert_not_yet(verdict(capsys, lesson_09.check_processes, answer), complaint)
+test_right_processes, test_wrong_processes = answer_tests(
+    lesson_09.check_processes, [processes, as_texts, tensors], WRONG
+)
 
 
 RANKS = "".join(f"rank 0: epoch {epoch}\n" for epoch in range(6))
@@ -91,56 +85,29 @@ ENDED = {"server-0": 0, "server-1": 0, "trainer-0": 1, "trainer-1": -9}
 LOG = RANKS + "Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n"
 
 
-def left(folder: Path, exits: dict[str, Any] | None = None, log: str = LOG, capsys: Any = None) -> str:
-    """What the checker says of a job with these exit codes and this log of rank 0."""
-    folder.mkdir(exist_ok=True)
-    (folder / "exits.json").write_text(json.dumps({"seconds": 5.0, "exits": ENDED if exits is None else exits}))
-    (folder / "trainer-0.log").write_text(log)
-    lesson_09.check_job_ends(folder)
-    return capsys.readouterr().out
+@pytest.fixture
+def left(tmp_path: Path) -> Callable[[Any], tuple[Path]]:
+    """The folder of a job with these exit codes and this log of rank 0, if there was one."""
 
+    def write(answer: Any) -> tuple[Path]:
+        if answer:
+            (tmp_path / "exits.json").write_text(json.dumps({"seconds": 5.0, "exits": answer[0]}))
+            (tmp_path / "trainer-0.log").write_text(answer[1])
+        return (tmp_path,)
 
-def test_a_job_that_ends(tmp_path, capsys):
-    assert left(tmp_path, capsys=capsys) == "Exercise 2: correct\n"
-    others = {**ENDED, "server-0": 1, "server-1": 1, "trainer-0": 3}
-    assert left(tmp_path, others, capsys=capsys) == "Exercise 2: correct\n"
+    return write
 
 
 HANGS = {
-    "nothing changed": ({**ENDED, "server-0": None, "server-1": None, "trainer-0": None}, LOG, "still ran"),
-    "one server told": ({**ENDED, "server-1": None}, LOG, "still ran"),
-    "servers not told": ({**ENDED, "server-0": None, "server-1": None}, LOG, "every server"),
-    "killed from outside": ({**ENDED, "server-0": -9, "server-1": -9}, LOG, "servers that were killed"),
-    "as if all were well": ({**ENDED, "trainer-0": 0}, LOG, "must say so"),
-    "traceback hidden": (ENDED, RANKS, "traceback.print_exc"),
-    "no fault": ({**ENDED, "trainer-0": 0, "trainer-1": 0}, RANKS, "KILL_RANK=1"),
-    "no training": (ENDED, LOG.replace(RANKS, ""), "six epochs"),
-    "another job": ({"trainer-0": 1}, LOG, "one server and one trainer"),
+    "nothing changed": (({**ENDED, "server-0": None, "server-1": None, "trainer-0": None}, LOG), "still ran"),
+    "servers not told": (({**ENDED, "server-0": None, "server-1": None}, LOG), "every server"),
+    "killed from outside": (({**ENDED, "server-0": -9, "server-1": -9}, LOG), "servers that were killed"),
+    "as if all were well": (({**ENDED, "trainer-0": 0}, LOG), "must say so"),
+    "traceback hidden": ((ENDED, RANKS), "traceback.print_exc"),
+    "no fault": (({**ENDED, "trainer-0": 0, "trainer-1": 0}, RANKS), "KILL_RANK=1"),
+    "no training": ((ENDED, LOG.replace(RANKS, "")), "six epochs"),
+    "another job": (({"trainer-0": 1}, LOG), "one server and one trainer"),
+    "not started": (None, "exits.json is not there"),
 }
-
-
-@pytest.mark.parametrize(("exits", "log", "complaint"), HANGS.values(), ids=HANGS)
-def test_a_job_that_does_not_end(exits, log, complaint, tmp_path, capsys):
-    assert_not_yet(left(tmp_path, exits, log, capsys=capsys), complaint)
-
-
-def test_a_job_that_was_not_started(tmp_path, capsys):
-    lesson_09.check_job_ends(tmp_path)
-    assert re.match(r"Exercise 2: not yet\. .*exits\.json is not there", capsys.readouterr().out)
-
-
-def test_picture(tmp_path):
-    roles = {
-        (f"machine-{k}", 7 + role): f"{name} {k}" for k in (0, 1) for role, name in enumerate(("server", "trainer"))
-    }
-    both = [
-        ("trainer 0", "server 1"),
-        ("server 1", "trainer 0"),
-        ("trainer 1", "trainer 0"),
-        ("trainer 0", "trainer 0"),
-    ]
-    figure = plots.cluster(roles, both)
-    figure.savefig(tmp_path / "cluster.png")
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert {"machine-0", "machine-1", "server 0\nprocess 7", "trainer 1\nprocess 8"} <= set(texts)
-    assert sum(text == "" for text in texts) == 3  # the arrows; nobody is drawn as calling itself
+ENDS = [(ENDED, LOG), ({**ENDED, "server-0": 1, "server-1": 1, "trainer-0": 3}, LOG)]
+test_a_job_that_ends, test_a_job_that_does_not_end = answer_tests(lesson_09.check_job_ends, ENDS, HANGS, "left")

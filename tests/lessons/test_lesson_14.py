@@ -1,4 +1,4 @@
-"""The checkers of lesson 14 know right from wrong; its pictures draw."""
+"""The checkers of lesson 14 know right from wrong."""
 
 import json
 import os
@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 from program_support import written
-from solution_support import assert_not_yet, solutions, verdict
+from solution_support import answer_tests, solutions
 from torch import Tensor
 
 from support.exercises import lesson_14
-from support.plots import learned_rows as plots
 
 ANSWERS = solutions("14")
 machine_bytes = ANSWERS.machine_bytes
@@ -25,45 +24,29 @@ def summed(ids: list[Tensor], gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
     return rows, means * torch.cat(ids).unique(return_counts=True)[1][:, None]
 
 
-RIGHT = {
-    lesson_14.check_merge_gradients: ANSWERS.merge_gradients,
-    lesson_14.check_machine_bytes: machine_bytes,
+SIZES = {
+    "stub": (lambda *_: None, r"got       None\n  expected  \[772000, 772000\]"),
+    "rows alone": (lambda n, w, _o: [4 * c * w for c in n], "these are the rows alone"),
+    "as Adam of torch": (lambda n, w, _o: [12 * c * w for c in n], "counts the steps of each row"),
+    "half of the state": (lambda n, w, _o: [8 * c * w for c in n], "hint: a float32 has four bytes"),
+    "all on each": (lambda n, w, o: [sum(machine_bytes(n, w, o))] * len(n), "got"),
 }
-WRONG = [
-    (lesson_14.check_machine_bytes, lambda *_: None, r"got       None\n  expected  \[772000, 772000\]"),
-    (lesson_14.check_machine_bytes, lambda n, w, _o: [4 * c * w for c in n], "these are the rows alone"),
-    (lesson_14.check_machine_bytes, lambda n, w, _o: [12 * c * w for c in n], "counts the steps of each row"),
-    (lesson_14.check_machine_bytes, lambda n, w, _o: [8 * c * w for c in n], "hint: a float32 has four bytes"),
-    (lesson_14.check_machine_bytes, lambda n, w, o: [sum(machine_bytes(n, w, o))] * len(n), "got"),
-    (
-        lesson_14.check_merge_gradients,  # only where all ranks have rows
+test_right_size, test_wrong_size = answer_tests(lesson_14.check_machine_bytes, [machine_bytes], SIZES)
+
+MERGES = {
+    "stub": (lambda *_: None, "got       'NoneType'\n  expected  'tuple of 2'"),
+    "only where all ranks have rows": (
         lambda i, g: ANSWERS.merge_gradients(i, g) if all(map(len, i)) else (i[0], g[0] * 2),
         "their gradients",
     ),
-    (
-        lesson_14.check_merge_gradients,  # only where each rank has one row
+    "only where each rank has one row": (
         lambda i, g: ANSWERS.merge_gradients(i, g) if max(map(len, i)) == 1 else (torch.cat(i), torch.cat(g)),
         "which rows change",
     ),
-    (lesson_14.check_merge_gradients, lambda *_: None, "got       'NoneType'\n  expected  'tuple of 2'"),
-    (lesson_14.check_merge_gradients, summed, r"\[8.0\]\n  expected .* \[4.0\]\n  hint: the sum"),
-    (
-        lesson_14.check_merge_gradients,
-        lambda i, g: (summed(i, g)[0], summed(i, g)[1] / len(i)),
-        "not by that of all ranks",
-    ),
-    (lesson_14.check_merge_gradients, lambda i, g: (torch.cat(i), torch.cat(g)), "which rows change"),
-]
-
-
-@pytest.mark.parametrize(("check", "answer"), RIGHT.items(), ids=lambda f: f.__name__)
-def test_right_answer(check, answer, capsys):
-    assert re.fullmatch(r"Exercise \d: correct\n", verdict(capsys, check, answer))
-
-
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_wrong_answer(check, answer, words, capsys):
-    assert_not_yet(verdict(capsys, check, answer), words)
+    "the sum": (summed, r"\[8.0\]\n  expected .* \[4.0\]\n  hint: the sum"),
+    "by all ranks": (lambda i, g: (summed(i, g)[0], summed(i, g)[1] / len(i)), "not by that of all ranks"),
+}
+test_right_merge, test_wrong_merge = answer_tests(lesson_14.check_merge_gradients, [ANSWERS.merge_gradients], MERGES)
 
 
 # Exercise 3: the program's class, with a table and an optimizer of this process in the place of DGL's.
@@ -93,25 +76,28 @@ SOLUTION = written("14", "exercise_14_3.py")
 BODY = re.search(r'self\._lr\."""\n(.*?)\n\n\n', SOLUTION, re.S)[1]
 
 
-def write(folder: Path, body: str) -> str:
+@pytest.fixture
+def updated(tmp_path: Path) -> Callable[[str | None], tuple[str]]:
     """What the program writes with another body of ``update``: each machine has the gradients of both ranks."""
-    update, table = update_of(SOLUTION.replace(BODY, body)), Table(12_245)
-    gradients = {int(node): both for node, both in lesson_14.GRADIENTS.items()}
-    pairs = [(node, both[rank]) for rank in range(2) for node, both in gradients.items() if both[rank] is not None]
-    ids, values = torch.tensor([node for node, _ in pairs]), torch.tensor([value for _, value in pairs])
-    for _step in range(2):
-        update(ids, values[:, None].expand(-1, 2), table)
-    program = folder / "exercise_14_3.py"
-    program.write_text("")
-    os.utime(program, (0, 0))
-    (folder / "out").mkdir()
-    found = {node: table.weight[node].tolist() for node in gradients}
-    (folder / "out" / "exercise_14_3.json").write_text(json.dumps(found))
-    return str(program)
 
+    def write(body: str | None) -> tuple[str]:
+        program = tmp_path / "exercise_14_3.py"
+        if body is None:
+            return (str(program),)
+        update, table = update_of(SOLUTION.replace(BODY, body)), Table(12_245)
+        gradients = {int(node): both for node, both in lesson_14.GRADIENTS.items()}
+        pairs = [(node, both[rank]) for rank in range(2) for node, both in gradients.items() if both[rank] is not None]
+        ids, values = torch.tensor([node for node, _ in pairs]), torch.tensor([value for _, value in pairs])
+        for _step in range(2):
+            update(ids, values[:, None].expand(-1, 2), table)
+        program.write_text("")
+        os.utime(program, (0, 0))
+        (tmp_path / "out").mkdir()
+        found = {node: table.weight[node].tolist() for node in gradients}
+        (tmp_path / "out" / "exercise_14_3.json").write_text(json.dumps(found))
+        return (str(program),)
 
-def test_right_program(tmp_path, capsys):
-    assert verdict(capsys, lesson_14.check_sparse_sgd, write(tmp_path, BODY)) == "Exercise 3: correct\n"
+    return write
 
 
 UNIQUE = "        rows, place, count = idx.unique(return_inverse=True, return_counts=True)\n"
@@ -129,22 +115,9 @@ WRONG_PROGRAMS = {
         UNIQUE + TOTAL + "        emb.weight[rows[count > 1]] -= self._lr * total[count > 1] / 2",
         "row of node 1",
     ),
+    "no program": (None, "is there"),
     "nothing": ("        pass", r"got       \[0.0, 0.0\]"),
 }
 
 
-@pytest.mark.parametrize(("body", "said"), WRONG_PROGRAMS.values(), ids=WRONG_PROGRAMS.keys())
-def test_wrong_program(body, said, tmp_path, capsys):
-    assert_not_yet(verdict(capsys, lesson_14.check_sparse_sgd, write(tmp_path, body)), said)
-
-
-def test_a_program_that_did_not_run(tmp_path, capsys):
-    assert_not_yet(verdict(capsys, lesson_14.check_sparse_sgd, str(tmp_path / "exercise_14_3.py")), "is there")
-
-
-def test_pictures():
-    table, labels = torch.rand(60, 5), torch.arange(60) % 3
-    assert "has a gradient of row 0: 6" in " ".join(text.get_text() for text in plots.one_step().axes[0].texts)
-    axes = plots.planes({"before": table, "after": table}, labels, [0, 2]).axes
-    assert [ax.get_title() for ax in axes] == ["before", "after"]
-    assert [len(points.get_offsets()) for points in axes[0].collections] == [20, 20]
+test_right_program, test_wrong_program = answer_tests(lesson_14.check_sparse_sgd, [BODY], WRONG_PROGRAMS, "updated")

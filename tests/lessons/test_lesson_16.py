@@ -1,4 +1,4 @@
-"""The checkers of lesson 16 know right from wrong; what its scripts say to Slurm; its picture; where it is skipped."""
+"""The checkers of lesson 16 know right from wrong."""
 
 import json
 from collections.abc import Callable
@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from program_support import changed, scripts_in, written
-from solution_support import NOTEBOOKS, assert_not_yet, solutions, verdict
+from program_support import changed, written
+from solution_support import NOTEBOOKS, answer_tests, solutions
 
 from support.exercises import lesson_16
-from support.plots import real_clusters as plots
 
 size_job = solutions("16").size_job
 LOSSES = [4.0, 2.0, 1.5, 1.25, 1.0]
@@ -20,24 +19,19 @@ DONE = ["7 COMPLETED", "8 COMPLETED"]
 
 
 @pytest.fixture
-def chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What the checker says of jobs with the name chain, and of the epochs that they have written."""
+def chain(tmp_path: Path) -> Callable[[Any], tuple[Any, ...]]:
+    """The first job, jobs with the name chain, and the epochs that they have written."""
 
-    def judge(first: str | None, jobs: list[str], epochs: list[dict[str, Any]] | None) -> str:
+    def write(answer: Any) -> tuple[Any, ...]:
+        first, jobs, epochs = answer
         program = tmp_path / "exercise_16_1.sh"
         program.write_text("")
         (tmp_path / "out").mkdir()
         if epochs is not None:
             (tmp_path / "out" / "exercise_16_1.json").write_text(json.dumps({"epochs": epochs}))
-        lesson_16.check_chain(str(program), first, jobs, EPOCHS)
-        return capsys.readouterr().out
+        return str(program), first, jobs, EPOCHS
 
-    return judge
-
-
-@pytest.mark.parametrize("jobs", [DONE, ["2 FAILED", "5 COMPLETED", *DONE]], ids=["at once", "after other tries"])
-def test_right_chain(jobs, chain):
-    assert chain("7", jobs, EPOCHS[:4]) == "Exercise 1: correct\n"
+    return write
 
 
 WRONG_CHAINS = {
@@ -53,9 +47,11 @@ WRONG_CHAINS = {
 }
 
 
-@pytest.mark.parametrize(("answer", "says"), WRONG_CHAINS.values(), ids=WRONG_CHAINS.keys())
-def test_wrong_chain(answer, says, chain):
-    assert_not_yet(chain(*answer), says)
+CHAINS = {
+    "at once": ("7", DONE, EPOCHS[:4]),
+    "after other tries": ("7", ["2 FAILED", "5 COMPLETED", *DONE], EPOCHS[:4]),
+}
+test_right_chain, test_wrong_chain = answer_tests(lesson_16.check_chain, CHAINS, WRONG_CHAINS, "chain")
 
 
 BROKEN = (NOTEBOOKS / "scripts" / "broken_job.sh").read_text()
@@ -63,17 +59,17 @@ MENDED = written("16", "exercise_16_2.sh")
 
 
 @pytest.fixture
-def judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
-    """What the checker says of a batch script."""
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[str]]:
+    def write(text: str) -> tuple[str]:
+        if "sleep 60" in text:
+            monkeypatch.setattr(lesson_16, "SCRIPT_SECONDS", 1)
+        (tmp_path / "exercise_16_2.sh").write_text(text)
+        return (str(tmp_path / "exercise_16_2.sh"),)
 
-    def judge(script: str) -> str:
-        path = tmp_path / "exercise_16_2.sh"
-        path.write_text(script)
-        return verdict(capsys, lesson_16.check_script, str(path))
-
-    return judge
+    return write
 
 
+TRAIN_JOB = (NOTEBOOKS / "scripts" / "train_job.sh").read_text()
 RIGHT_SCRIPTS = {
     "the solution": MENDED,
     "options in one line": changed(
@@ -82,6 +78,9 @@ RIGHT_SCRIPTS = {
     "a short option": changed(MENDED, ("--output=scripts/out/16/night-%j.log", "-o night-%j.log")),
     "time in the names": changed(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "-${SLURM_RESTART_COUNT:-0}-$(date +%N)")),
     "python3": changed(MENDED, ("exec python ", "exec python3 ")),
+    "the lesson's own, with the signal": changed(
+        TRAIN_JOB, ("#SBATCH --requeue\n", "#SBATCH --requeue --signal=B:TERM@120\n")
+    ),
 }
 WRONG_SCRIPTS = {
     "the broken one": (BROKEN, "--requeue, as sbatch reads the script"),
@@ -102,25 +101,12 @@ WRONG_SCRIPTS = {
     "a checkpoint for all jobs": (changed(MENDED, ("night-$SLURM_JOB_ID.pt", "night.pt")), "a checkpoint of its own"),
     "another signal": (changed(MENDED, ("B:TERM@120", "TERM@120")), "--signal"),
     "shared nodes": (changed(MENDED, ("#SBATCH --exclusive\n", "")), "--exclusive"),
-    "nothing is called": (
-        "#!/bin/bash\n" + "".join(f"{line}\n" for line in MENDED.splitlines() if "SBATCH" in line),
-        "calls python",
-    ),
-    "it hangs": (changed(MENDED, ("exec ", "sleep 60; exec ")), "TimeoutExpired"),
+    "nothing is called": (changed(MENDED, ("exec ", "exit; exec ")), "calls python"),
+    "it hangs": (changed(MENDED, ("exec ", "sleep 60; exec ")), "Your code raised TimeoutExpired"),
 }
 
 
-@pytest.mark.parametrize("script", RIGHT_SCRIPTS.values(), ids=RIGHT_SCRIPTS.keys())
-def test_right_script(script, judged):
-    assert judged(script) == "Exercise 2: correct\n"
-
-
-@pytest.mark.parametrize(("script", "says"), WRONG_SCRIPTS.values(), ids=WRONG_SCRIPTS.keys())
-def test_wrong_script(script, says, judged, monkeypatch):
-    monkeypatch.setattr(lesson_16, "SCRIPT_SECONDS", 1)
-    said = judged(script)
-    assert said.startswith("Exercise 2: not yet")
-    assert says in said
+test_right_script, test_wrong_script = answer_tests(lesson_16.check_script, RIGHT_SCRIPTS, WRONG_SCRIPTS, "script")
 
 
 def _with(**changes: Callable[[dict[str, int], dict[str, int]], int]) -> Callable[..., Any]:
@@ -157,40 +143,8 @@ WRONG_SIZES = {
 }
 
 
-def test_right_sizes(capsys):
-    assert verdict(capsys, lesson_16.check_size_job, size_job) == "Exercise 3: correct\n"
-    as_tensors = lambda **asked: (found := size_job(**asked)) and {k: torch.tensor(v) for k, v in found.items()}  # noqa: E731
-    assert verdict(capsys, lesson_16.check_size_job, as_tensors) == "Exercise 3: correct\n"
+def as_tensors(**asked: int) -> Any:
+    return (found := size_job(**asked)) and {name: torch.tensor(value) for name, value in found.items()}
 
 
-@pytest.mark.parametrize(("answer", "says"), WRONG_SIZES.values(), ids=WRONG_SIZES.keys())
-def test_wrong_sizes(answer, says, capsys):
-    assert_not_yet(verdict(capsys, lesson_16.check_size_job, answer), says)
-
-
-def test_the_lesson_s_script_would_pass_its_own_exercise(tmp_path, capsys):
-    """train_job.sh, but for the signal that it does not ask for."""
-    script = scripts_in(tmp_path) / "train_job.sh"
-    script.write_text(changed(script.read_text(), ("#SBATCH --requeue\n", "#SBATCH --requeue --signal=B:TERM@120\n")))
-    lesson_16.check_script(str(script))
-    assert capsys.readouterr().out == "Exercise 2: correct\n"
-
-
-def test_the_picture_shows_the_states_one_after_the_other():
-    running, waiting = {"3": "RUNNING"}, {"3": "PENDING", "4": "RUNNING"}
-    seen = [
-        (10.0, running),
-        (12.0, running),
-        (15.0, waiting),
-        (16.0, {"3": "PENDING", "4": "COMPLETED"}),
-        (18.0, running),
-    ]
-    assert plots.spans(seen, "3") == [("RUNNING", 0, 5), ("PENDING", 5, 8), ("RUNNING", 8, 8)]
-    assert plots.spans(seen, "4") == [("RUNNING", 5, 6), ("COMPLETED", 6, 8)]
-    left, right = plots.preempted(seen, {"3": "train.py", "4": "urgent"}, [LOSSES, LOSSES], 2).axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["train.py", "urgent"]
-    assert len(left.patches) == 4  # what is over is not drawn
-    assert [
-        line.get_ydata().tolist() if hasattr(line.get_ydata(), "tolist") else list(line.get_ydata())
-        for line in right.lines[1:3]
-    ] == [LOSSES[:2], LOSSES[2:]]
+test_right_sizes, test_wrong_sizes = answer_tests(lesson_16.check_size_job, [size_job, as_tensors], WRONG_SIZES)

@@ -1,5 +1,6 @@
-"""Lessons on a computer that lacks programs: one sentence for each, and Run All reaches the end."""
+"""Run All reaches the end: twice in one kernel, and on a computer that lacks programs, with a sentence for each."""
 
+import copy
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbval_support import folder_of_a_lesson, programs_of
+from nbval_support import folder_of_a_lesson, lacking, programs_of
 from solution_support import NOTEBOOKS, lesson_code
 
 from support.lessons import programs
@@ -51,11 +52,27 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
     resources = {"metadata": {"path": str(folder_of_a_lesson())}}
     before = set(persistent.running_names())
     try:
-        NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
+        NotebookClient(notebook, timeout=400, kernel_name="python3", resources=resources).execute()
     finally:
         for name in set(persistent.running_names()) - before:  # of a lesson that did not reach its end
             persistent.stop_machines(name)
     return "".join(out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", []))
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lesson", ["00_start_here", "05_data_parallel_by_hand"])
+def test_a_lesson_runs_twice_in_one_kernel(lesson, monkeypatch):
+    """As learners do: one that launches jobs and one that starts ranks. The other lessons do the same."""
+    notebook = nbformat.read(NOTEBOOKS / f"{lesson}.ipynb", as_version=4)
+    if (reason := lacking(notebook.metadata.tutorial.needs)) is not None:
+        pytest.skip(reason)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    again = copy.deepcopy(notebook.cells)
+    for number, cell in enumerate(again):
+        cell["id"] = f"again-{number}"
+    notebook.cells += again
+    run_all(notebook, monkeypatch)
 
 
 @pytest.mark.timeout(600)
@@ -106,14 +123,6 @@ def test_slurm_needs_root(monkeypatch, capsys):
     assert capsys.readouterr().out.count("Slurm on emulated machines needs root, so the cells") == 1
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert programs.available("Slurm")
-
-
-def test_cells_that_need_a_program(bare_path, capsys):
-    cell = ["# needs: ps, sh\n", "print(1)\n"]
-    assert programs._without_missing(cell) == []
-    assert programs._without_missing(cell[1:]) == cell[1:]
-    assert programs._without_missing(["# needs: sh\n"]) == ["# needs: sh\n"]
-    assert capsys.readouterr().out.count("no ps (sudo apt install procps)") == 1
 
 
 def test_a_server_s_program_is_found_beside_the_folders_of_path(tmp_path, monkeypatch):
