@@ -51,7 +51,7 @@ test: venv lint
 endif
 
 test-quick: venv
-	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not modern and not gpu and not browser and not root" tests
+	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not gpu and not browser and not root" tests
 
 # Chromium and its driver are the system's: apt install chromium chromium-driver.
 test-browser: venv
@@ -66,8 +66,8 @@ test-modern:
 	@STACK=modern sh scripts/make_venv.sh
 	.venv-modern/bin/python -m pytest $(ON_ALL_CORES) -m "not root" tests/compat/test_stack.py \
 	  --nbval-lax notebooks/08_graphbolt_multi_gpu.ipynb \
-	  tests/models/test_plain_sage.py tests/compat/test_stack_training.py \
-	  tests/job/test_train.py::test_two_machines_from_the_command_line \
+	  tests/models/test_plain_sage.py tests/job/test_train.py::test_two_machines_from_the_command_line \
+	  "tests/job/test_train.py::test_two_machines_agree_with_one_process[real data]" \
 	  tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged
 
 test-gpu: venv

@@ -26,7 +26,7 @@ from queue import Queue
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-MARKS = "not modern and not gpu and not browser and not root"
+MARKS = "not gpu and not browser and not root"
 # The modules, and the tests that should notice a bug in them. {}: the module's name.
 TARGETS = {
     "tutorial_lib/tasks/link.py": ["tests/tasks/test_link.py"],

@@ -13,7 +13,6 @@ from shared_data import shared_data
 
 from tutorial_lib.data import load_dataset
 from tutorial_lib.data.base import MASKS
-from tutorial_lib.data.cache import STEMS
 from tutorial_lib.data.own_graph import load_own, standardize
 from tutorial_lib.errors import InputError
 
@@ -62,14 +61,10 @@ def test_toy_edges_and_node_data(toy: Path):
     dataset = load_dataset(toy)
     graph = dataset.graph
     edges = list(zip(*(end.tolist() for end in graph.edges()), strict=True))
-    expected = {(s, t) for s, t in PAIRS if s != t} | {(t, s) for s, t in PAIRS if s != t}
-    assert len(edges) == len(expected)
-    assert set(edges) == expected
+    assert sorted(edges) == sorted({pair for s, t in PAIRS if s != t for pair in ((s, t), (t, s))})
     assert graph.num_nodes() == N
     assert graph.ndata["label"].tolist() == toy_arrays()["labels"].tolist()
-    assert graph.ndata["label"].dtype == torch.int64
-    assert graph.ndata["feat"].dtype == torch.float32
-    assert not graph.ndata["feat"][:, 0].any()
+    assert (graph.ndata["label"].dtype, graph.ndata["feat"].dtype) == (torch.int64, torch.float32)
     assert (dataset.name, dataset.num_classes) == (str(toy), CLASSES)
 
 
@@ -125,36 +120,27 @@ def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
     assert summary(theirs) == summary(ours.graph)
 
 
-@pytest.mark.parametrize(("name", "stem"), STEMS.items())
-def test_by_name_not_there(tmp_path: Path, name: str, stem: str):
+@pytest.mark.parametrize(
+    ("name", "address", "file"),
+    [
+        ("amazon-computers", "https://data.dgl.ai/dataset/", "amazon_co_buy_computer.zip"),
+        ("ogbn-arxiv", "snap.stanford.edu", "arxiv.zip"),
+    ],
+)
+def test_by_name_not_there(tmp_path: Path, name: str, address: str, file: str):
     error = error_of(lambda: load_dataset(name, root=tmp_path))
     assert error.message == f"{name} is not in {tmp_path}"
-    for needed in (f"https://data.dgl.ai/dataset/{stem}.zip", "MIT", "MB", str(tmp_path / f"{stem}.zip"), "download"):
+    for needed in (address, "MB", str(tmp_path / file), "download"):
         assert needed in error.remedy
     assert list(tmp_path.iterdir()) == []
 
 
-def zip_of(npz_file: Path, archive: Path) -> Path:
-    """DGL's zip file with another file in it."""
-    archive.parent.mkdir(parents=True)
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        zipped.write(npz_file, f"{COMPUTERS}.npz")
-    return archive
-
-
-def test_zip_of_dgl_in_root(toy: Path, tmp_path: Path):
-    archive = zip_of(toy, tmp_path / "root" / f"{COMPUTERS}.zip")
-    dataset = load_dataset("amazon-computers", root=archive.parent)
-    assert dataset.fingerprint() == load_own(toy).fingerprint()
-    assert list(archive.parent.iterdir()) == [archive]
-    with zipfile.ZipFile(archive, "w") as zipped:
-        zipped.writestr("readme.txt", "x")
-    error = error_of(lambda: load_dataset("amazon-computers", root=archive.parent))
-    assert f"{archive}: cut off, damaged or pickled" in error.message
-
-
 def test_a_download_is_kept_if_it_is_whole(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    root, source = tmp_path / "root", zip_of(toy, tmp_path / "source" / "dataset" / f"{COMPUTERS}.zip")
+    """It is DGL's zip file, which a user may also put into the folder."""
+    root, source = tmp_path / "root", tmp_path / "source" / "dataset" / f"{COMPUTERS}.zip"
+    source.parent.mkdir(parents=True)
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.write(toy, f"{COMPUTERS}.npz")
     whole = source.read_bytes()
     source.write_bytes(whole[:-30])
     for url, problem in (("http://127.0.0.1:9/", "download of http://127.0.0.1:9/dataset/"), (None, "not a zip file")):
@@ -162,26 +148,24 @@ def test_a_download_is_kept_if_it_is_whole(toy: Path, tmp_path: Path, monkeypatc
         assert problem in error_of(lambda: load_dataset("amazon-computers", root=root, download=True)).message
         assert list(root.iterdir()) == []
     source.write_bytes(whole)
-    for _ in range(2):
-        dataset = load_dataset("amazon-computers", root=root, download=True)
+    for download in (True, False):
+        dataset = load_dataset("amazon-computers", root=root, download=download)
         assert dataset.fingerprint() == load_own(toy).fingerprint()
         assert list(root.iterdir()) == [root / source.name]
-        source.unlink(missing_ok=True)  # the second call does not download the file again
+        source.unlink(missing_ok=True)
 
 
 def test_damaged_file(toy: Path):
     np.savez_compressed(toy, **toy_arrays())
     whole = toy.read_bytes()
     flipped = whole[:300] + bytes(byte ^ 255 for byte in whole[300:310]) + whole[310:]
-    starts = (b"", b"<html>404</html>", b"\x80\x04\x95pickle", b"\x93NUMPY\x01\x00")
-    for content in (*starts, whole[: len(whole) // 2], whole[:-1], flipped):
+    for content in (b"", b"<html>404</html>", b"\x80\x04\x95pickle", b"\x93NUMPY\x01\x00", whole[:-1], flipped):
         toy.write_bytes(content)
         assert error_of(lambda: load_own(toy)).message.startswith(f"{toy}: cut off, damaged or pickled")
     toy.unlink()
     assert "is neither a folder nor a file" in error_of(lambda: load_own(toy)).message
-    for key in toy_arrays().keys() - {"attr_data", "labels"}:
-        save(toy, {name: array for name, array in toy_arrays().items() if name != key})
-        assert f"in another layout: KeyError: '{key}" in error_of(lambda: load_own(toy)).message
+    save(toy, {name: array for name, array in toy_arrays().items() if name != "adj_indices"})
+    assert "in another layout: KeyError: 'adj_indices" in error_of(lambda: load_own(toy)).message
 
 
 def changed(key: int, value: object) -> Callable[[np.ndarray], np.ndarray]:
@@ -191,19 +175,13 @@ def changed(key: int, value: object) -> Callable[[np.ndarray], np.ndarray]:
 @pytest.mark.parametrize(
     ("key", "change", "text"),
     [
-        ("adj_indptr", lambda a: a[:-1], "index pointer size 40 should be 41"),
         ("adj_indptr", changed(3, 30), "indptr must be a non-decreasing sequence"),
         ("adj_indices", changed(2, N), "indices must be < 40"),
-        ("adj_indices", changed(2, -1), "indices must be >= 0"),
-        ("adj_data", lambda a: a[:-1], "indices and data should have the same size"),
         ("adj_shape", lambda _: np.array([N, N + 1]), "the adjacency is 40 by 41"),
-        ("adj_shape", lambda _: np.array([N]), "in another layout"),
         ("attr_shape", lambda _: np.array([N, 10**15]), "Unable to allocate"),
         ("attr_data", changed(3, np.nan), "NaN or infinite values in 1 of 40 rows, first in row"),
         ("labels", lambda a: a[:-1], "of shape (39,), expected whole numbers of shape (40,)"),
         ("labels", lambda a: a + 0.5, "label is float64 of shape (40,), expected whole numbers"),
-        ("labels", lambda a: a.astype("U3"), "label is <U3"),
-        ("attr_data", lambda a: a.astype(object), "cut off, damaged or pickled"),
     ],
 )
 def test_wrong_content(tmp_path: Path, key: str, change: Callable[[np.ndarray], np.ndarray], text: str):

@@ -1,7 +1,6 @@
 """ogbn-arxiv and ogbn-products from small files in their layout."""
 
-import subprocess
-import sys
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from shared_data import shared_data
 
 from tutorial_lib.data.ogb import load_ogb
 from tutorial_lib.errors import InputError
@@ -24,14 +24,7 @@ LABELS = np.arange(N) % 4
 PAIRS = [(0, 1), (1, 0), *np.random.RandomState(0).randint(0, N, (400, 2)).tolist()]
 ROWS = np.array(list(dict.fromkeys((s, t) for s, t in PAIRS if s != t))[:150])
 BOTH_WAYS = {(s, t) for s, t in ROWS.tolist()} | {(t, s) for s, t in ROWS.tolist()}
-NEEDED = [
-    "RELEASE_v1.txt",
-    "raw/edge.csv.gz",
-    "raw/node-feat.csv.gz",
-    "raw/node-label.csv.gz",
-    "raw/node_year.csv.gz",
-    "split/time/test.csv.gz",
-]
+NEEDED = ["RELEASE_v1.txt", "raw/edge.csv.gz", "raw/node-feat.csv.gz", "split/time/test.csv.gz"]
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +68,9 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def error_of(root: Path, name: str = "ogbn-arxiv", **options: bool) -> InputError:
+def error_of(root: Path, **options: bool) -> InputError:
     with pytest.raises(InputError) as caught:
-        load_ogb(name, root=root, **options)
+        load_ogb("ogbn-arxiv", root=root, **options)
     assert "\n" not in caught.value.message
     return caught.value
 
@@ -94,9 +87,7 @@ def test_arxiv_gets_reverse_edges(toy: Path, capsys: pytest.CaptureFixture[str])
     assert torch.equal(graph.ndata["label"], torch.tensor(LABELS))
     for mask, part in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
         assert graph.ndata[mask].nonzero().flatten().tolist() == PARTS[part].tolist()
-    pairs = edges_of(dataset)
-    assert len(pairs) == len(BOTH_WAYS)
-    assert set(pairs) == BOTH_WAYS
+    assert sorted(edges_of(dataset)) == sorted(BOTH_WAYS)
     assert capsys.readouterr().out == ""  # ogb prints, but the output of --json must stay JSON
     assert load_ogb("ogbn-arxiv", root=toy.parent).fingerprint() == dataset.fingerprint()  # from ogb's cache
 
@@ -105,14 +96,6 @@ def test_products_has_the_reverse_edges_of_ogb(tmp_path: Path):
     write_toy(tmp_path / "ogbn_products", "sales_ranking")
     dataset = load_ogb("ogbn-products", root=tmp_path)
     assert sorted(edges_of(dataset)) == sorted([(s, t) for s, t in ROWS.tolist()] + [(t, s) for s, t in ROWS.tolist()])
-
-
-def test_nothing_there(tmp_path: Path):
-    error = error_of(tmp_path)
-    assert error.message == f"ogbn-arxiv is not in {tmp_path}"
-    for needed in ("snap.stanford.edu", "ODC-BY", "80 MB", str(tmp_path / "arxiv.zip"), "download=True"):
-        assert needed in error.remedy
-    assert names(tmp_path) == []
 
 
 def test_a_missing_or_damaged_file_is_named_and_leaves_no_cache(toy: Path):
@@ -129,11 +112,8 @@ def test_a_missing_or_damaged_file_is_named_and_leaves_no_cache(toy: Path):
         (toy / name).write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"), [("raw/edge", ROWS + 1000), ("split/time/train", np.array([0, N]))], ids=["edge", "split"]
-)
-def test_a_file_has_the_wrong_content(toy: Path, name: str, values: np.ndarray):
-    _write_gz(toy / f"{name}.csv.gz", values)
+def test_an_edge_to_no_node_is_damage(toy: Path):
+    _write_gz(toy / "raw" / "edge.csv.gz", ROWS + 1000)
     assert "is incomplete or damaged" in error_of(toy.parent).message
 
 
@@ -171,25 +151,24 @@ def test_zip_is_unpacked_into_its_folder_and_kept(toy_zip: Path):
 
 def test_bad_zip_leaves_nothing(toy_zip: Path):
     whole = toy_zip.read_bytes()
-    changed = whole[:500] + bytes(byte ^ 255 for byte in whole[500:900]) + whole[900:]
-    for content in (whole[: len(whole) // 2], b"<html>moved</html>", changed):
+    for content in (whole[: len(whole) // 2], b"<html>moved</html>", whole[:500] + bytes(400) + whole[900:]):
         toy_zip.write_bytes(content)
         assert f"{toy_zip}: is damaged" in error_of(toy_zip.parent).message
         assert names(toy_zip.parent) == ["arxiv.zip"]
-        assert toy_zip.read_bytes() == content
     (toy_zip.parent / "ogbn_arxiv").mkdir()  # a broken folder is not replaced by the zip
     (toy_zip.parent / "ogbn_arxiv" / "notes.txt").write_text("mine")
     assert "is incomplete" in error_of(toy_zip.parent, download=True).message
     assert names(toy_zip.parent / "ogbn_arxiv") == ["notes.txt"]
 
 
-def test_import_of_ogb_starts_no_version_check():
-    """In a fresh process: no thread that asks a web service, nothing on stdout."""
-    code = (
-        "import threading\n"
-        "import tutorial_lib\n"
-        "from ogb.io.read_graph_dgl import read_graph_dgl\n"
-        "assert threading.active_count() == 1, threading.enumerate()\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+def test_real_arxiv_graph(tmp_path: Path):
+    """The real edges, labels and split. The features are not in the shared data."""
+    shutil.copytree(shared_data("ogbn_arxiv_nofeat", "ogbn_arxiv"), tmp_path / "ogbn_arxiv")
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert "raw/node-feat.csv.gz" in error_of(tmp_path).message
+    dataset = load_ogb("ogbn-arxiv", root=tmp_path, features=False)
+    assert (dataset.graph.num_nodes(), dataset.graph.num_edges(), dataset.num_classes) == (169_343, 2_315_598, 40)
+    assert dataset.split_counts() == {"train_mask": 90_941, "val_mask": 29_799, "test_mask": 48_603}
+    source, target = dataset.graph.edges()
+    assert not (source == target).any()

@@ -15,13 +15,10 @@ def with_node_data(**changes):
     return dataset
 
 
-NAN = torch.tensor([[0.0], [0.0], [float("nan")], *[[0.0]] * 5])
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"feat": NAN}, "NaN or infinite values in 1 of 8 rows, first in row 2"),
+        ({"feat": torch.tensor([[0.0], [float("nan")]] * 4)}, "NaN or infinite values in 4 of 8 rows, first in row 1"),
         ({"feat": torch.zeros(8)}, r"feat has shape \(8,\)"),
         ({"val_mask": torch.zeros(8, dtype=torch.bool)}, "val_mask selects no node"),
     ],
@@ -48,9 +45,8 @@ def test_an_empty_graph_is_refused_and_a_graph_without_features_can_pass():
     ("arguments", "message"),
     [
         ({"name_or_path": "cora"}, "unknown data set 'cora'"),
-        *(({"scale": scale}, "scale") for scale in (0, 0.0019, 8.01, -1, float("nan"))),
+        *(({"scale": scale}, "scale") for scale in (0.0019, 8.01, float("nan"))),
         ({"name_or_path": "synthetic-academic", "scale": 1.1}, "synthetic-academic: scale 1.1"),
-        ({"seed": -1}, "seed is -1"),
         ({"seed": 2**32}, "expected 0 to 4294967295"),
     ],
 )
@@ -61,16 +57,11 @@ def test_wrong_arguments(arguments, message, tmp_path):
 
 
 def test_fingerprint_sees_every_part():
-    base = tiny_dataset().fingerprint()
-    assert tiny_dataset().fingerprint() == base
-    assert with_node_data(feat=torch.zeros(8, 2)).fingerprint() != base
-    assert with_node_data(label=torch.zeros(8, dtype=torch.int64)).fingerprint() != base
-    other = tiny_dataset()
-    other.structure = dgl.add_edges(other.graph, 0, 2)
-    assert other.fingerprint() != base
-    lengths = [tiny_dataset() for _ in range(2)]
-    for number, dataset in enumerate(lengths):
-        dataset.graph.edata["length"] = torch.full((18,), float(number))
-    assert len({base, *(dataset.fingerprint() for dataset in lengths)}) == 3
+    longer, other = with_node_data(), with_node_data()
+    longer.structure = dgl.add_edges(longer.graph, 0, 2)
+    other.graph.edata["length"] = torch.zeros(18)
+    different = [with_node_data(feat=torch.zeros(8, 2)), with_node_data(label=torch.zeros(8, dtype=torch.int64))]
+    found = [dataset.fingerprint() for dataset in (tiny_dataset(), *different, longer, other)]
+    assert len(set(found)) == 5
     # Without edge data the value is part of the names of folders that are there already.
-    assert base.startswith("6e131b54205f")
+    assert found[0].startswith("6e131b54205f")

@@ -55,14 +55,12 @@ def ends(graph: dgl.DGLGraph, relation: tuple[str, str, str] | None = None) -> l
     return [end.tolist() for end in graph.edges(order="eid", etype=relation)]
 
 
-def same(one: dgl.DGLGraph, other: dgl.DGLGraph) -> bool:
-    """Compare types, edges in their order, node data and edge data."""
-    if (one.ntypes, one.canonical_etypes) != (other.ntypes, other.canonical_etypes):
-        return False
-    frames = [(one.nodes[kind].data, other.nodes[kind].data) for kind in one.ntypes]
-    frames += [(one.edges[relation].data, other.edges[relation].data) for relation in one.canonical_etypes]
-    alike = all({*mine} == {*theirs} and all(torch.equal(mine[k], theirs[k]) for k in mine) for mine, theirs in frames)
-    return alike and all(ends(one, relation) == ends(other, relation) for relation in one.canonical_etypes)
+def contents(graph: dgl.DGLGraph) -> list:
+    """Types, edges in their order, node data and edge data, for comparisons."""
+    relations = graph.canonical_etypes
+    frames = [*(graph.nodes[kind].data for kind in graph.ntypes), *(graph.edges[name].data for name in relations)]
+    tensors = [{name: value.tolist() for name, value in frame.items()} for frame in frames]
+    return [graph.ntypes, {relation: ends(graph, relation) for relation in relations}, tensors]
 
 
 def test_several_types_by_graph_yaml(typed):
@@ -92,16 +90,11 @@ def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_la
     ("files", "message"),
     [
         ({"graph.yaml": "nodes: {a: 1\nedges: 2"}, "graph.yaml: .*line 2"),
-        ({"graph.yaml": YAML + "kind: 3\n"}, "graph.yaml: .* kind Extra inputs"),
-        ({"graph.yaml": "edges: {}\n"}, "graph.yaml: .* edges Dictionary should have at least 1 item"),
         ({"graph.yaml": YAML + "target: author\n"}, "target is author, expected one type of nodes with labels: paper"),
         ({"graph.yaml": YAML.replace("cites.csv", "refs.csv")}, "graph.yaml: refs.csv: no such file"),
-        ({"graph.yaml": YAML.replace("paper:cites:paper", "cites")}, "graph.yaml: .*edges.cites.* String should match"),
-        ({"graph.yaml": YAML.replace("venue:", "items:")}, "a type cannot be called 'items'"),
         ({"authors.csv": "id,label\nann,1\nbob,2\n"}, "target is None, expected one type .*: paper, author"),
         ({"graph.yaml": YAML.replace("nodes:", "nodes:\n  book: .")}, "no file names the nodes of type book"),
         ({"writes.csv": "author,paper\nann,p1\nann,p9\n"}, "writes.csv, line 3: paper p9 is not among the nodes"),
-        ({"topics.csv": "src,dst\np1,3\n"}, "topics.csv, line 2: dst 3 is not among the nodes, 0 to 2"),
     ],
 )
 def test_mistakes_of_several_types(typed, files, message):
@@ -110,30 +103,21 @@ def test_mistakes_of_several_types(typed, files, message):
         load_dataset(typed, features=False)
 
 
-@pytest.fixture
-def whole() -> dgl.DGLGraph:
-    graph = tiny_dataset().graph
-    graph.edata["length"] = torch.arange(graph.num_edges())
-    graph.ndata["year"] = torch.arange(2000, 2000 + graph.num_nodes())
-    return graph
-
-
-def test_a_file_of_save_graphs(whole, typed, tmp_path):
+def test_a_file_of_save_graphs(typed, tmp_path):
     """The graph keeps its types, the order of its edges, and all node and edge data."""
+    whole = tiny_dataset().graph
+    whole.edata["length"] = torch.arange(whole.num_edges())
     several = load_dataset(typed).graph
-    for number, graph in enumerate((whole, several, whole.int())):
-        dgl.save_graphs(str(tmp_path / f"{number}.bin"), [graph])
-    one, many, short = (load_dataset(tmp_path / f"{number}.bin") for number in range(3))
-    assert same(one.graph, whole)
-    assert same(many.graph, several)
-    assert same(short.graph, whole)
+    for number, (saved, kept) in enumerate([(whole, whole), (whole.int(), whole), (several, several)]):
+        dgl.save_graphs(str(tmp_path / f"{number}.bin"), [saved])
+        assert contents(load_dataset(tmp_path / f"{number}.bin").graph) == contents(kept)
     reversed_too = load_dataset(tmp_path / "0.bin", both_ways=True).graph
     assert (list(reversed_too.edata), {*reversed_too.ndata}) == ([], {*whole.ndata})
     assert reversed_too.has_edges_between(*reversed(whole.edges())).all()
 
 
-def test_other_files_are_refused_with_a_remedy(whole, tmp_path):
-    dgl.save_graphs(str(tmp_path / "two.bin"), [whole, whole])
+def test_other_files_are_refused_with_a_remedy(tmp_path):
+    dgl.save_graphs(str(tmp_path / "two.bin"), [tiny_dataset().graph] * 2)
     (tmp_path / "cut.bin").write_bytes((tmp_path / "two.bin").read_bytes()[:100])
     write(tmp_path, {"mine.csv": "src,dst\n0,1\n", "chunks/metadata.json": "{}"})
     for name in ("two.bin", "cut.bin", "mine.csv"):

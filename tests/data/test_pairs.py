@@ -12,7 +12,6 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.partition import assign, partition_dataset, writer
-from tutorial_lib.partition.assign import undirected_adjacency
 from tutorial_lib.trainer.config import TrainConfig
 
 
@@ -38,15 +37,6 @@ def test_pairs_have_what_the_graph_has(both):
     for of, end in enumerate(made.graph.edges(order="eid")):
         assert torch.equal(torch.cat([*read_endpoints(kept.structure, base.EDGE, of)]), end)
     assert isinstance(kept.structure, Pairs)  # none of this has made a DGLGraph
-
-
-def test_nodes_without_edges_at_either_end():
-    low, high = np.array([1, 1, 4], np.int32), np.array([2, 4, 6], np.int32)
-    kept = Pairs(low, high, {"label": torch.zeros(9, dtype=torch.int64)})
-    made = Dataset("nine", Pairs(low, high, kept.ndata), 1)
-    assert made.graph.num_nodes() == 9  # from here on, its structure is a DGLGraph
-    one, other = (undirected_adjacency(dataset).toarray() for dataset in (Dataset("nine", kept, 1), made))
-    assert (one == other).all()
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "random"])

@@ -1,6 +1,5 @@
-"""What the tests for a GPU compute, on any device: a layer with its gradients, ranks under DDP, the time of a step."""
+"""What the tests for a GPU compute, on any device: a layer with its gradients, and ranks under DDP."""
 
-import time
 from typing import Any
 
 import torch
@@ -76,23 +75,3 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
         dist.all_reduce(mean)
         losses.append(mean.item())
     return losses
-
-
-def seconds_per_step(place: Placement, steps: int = 5) -> float:
-    """Of 3 x 256 GraphSAGE with 1000 seeds: copy, forward, backward, update."""
-    torch.manual_seed(0)
-    model = GraphSAGE(100, 256, 47).to(place.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    drawn = batch(1000)
-    for step in range(steps + 1):
-        if step == 1:  # the first one also loads kernels
-            start = time.perf_counter()
-        blocks, features, labels = place.to_device(drawn[0], *drawn[1:])
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(blocks, features), labels)
-        loss.backward()
-        optimizer.step()
-        loss.item()
-    if place.on_gpu:
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / steps

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 import torch
-from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, seconds_per_step, train_ranks
+from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, train_ranks
 from solution_support import lesson_source
 
 from support.processes import spawn
@@ -45,28 +45,13 @@ def need_dgl() -> None:
 @pytest.mark.parametrize("sizes", [(16, 32), (32, 16)])
 @pytest.mark.parametrize("shape", BLOCKS)
 def test_plain_layer_equals_itself_on_the_cpu(shape, sizes):
+    """``tests/models`` compares the layer on the CPU with that of DGL, with the same blocks."""
     need_gpus()
     block, layer = random_block(*BLOCKS[shape]), SAGEConv(*sizes)
     x = torch.randn(BLOCKS[shape][1], sizes[0])
     expected = outcome(layer, block, x, CPU.device)
     moved = block.map(lambda tensor: tensor.to(GPU))
     assert largest_difference(outcome(layer, moved, x, GPU), expected) <= TOLERANCE
-
-
-@pytest.mark.parametrize("shape", BLOCKS)
-def test_plain_layer_equals_that_of_dgl_on_the_cpu(shape):
-    need_dgl()
-    need_gpus()
-    import dgl
-
-    block, (dst, src, *_) = random_block(*BLOCKS[shape]), BLOCKS[shape]
-    into = torch.repeat_interleave(torch.arange(dst), block.indptr.diff())
-    theirs = dgl.create_block((block.indices, into), num_src_nodes=src, num_dst_nodes=dst)
-    native, plain = dgl.nn.SAGEConv(16, 32, "mean"), SAGEConv(16, 32)
-    plain.load_state_dict(native.state_dict())
-    x = torch.randn(src, 16)
-    moved = block.map(lambda tensor: tensor.to(GPU))
-    assert largest_difference(outcome(plain, moved, x, GPU), outcome(native, theirs, x, CPU.device)) <= TOLERANCE
 
 
 def test_a_batch_arrives_as_it_was():
@@ -119,12 +104,6 @@ def test_a_fork_after_cuda_fails_as_we_say_and_spawn_works():
     assert "Cannot re-initialize CUDA in forked subprocess" in done.stderr, done.stderr
     torch.zeros(1, device=GPU)
     spawn(train_ranks, 1, ((GPU,),), backend="nccl", timeout=200)
-
-
-def test_seconds_per_step():
-    need_gpus()
-    cpu, gpu = seconds_per_step(CPU), seconds_per_step(Placement(GPU))
-    print(f"a step: {cpu:.3f} s on {torch.get_num_threads()} threads, {gpu:.4f} s on {torch.cuda.get_device_name(GPU)}")
 
 
 @pytest.mark.parametrize("where", [["--single-process"], ["--emulate", "2"]])

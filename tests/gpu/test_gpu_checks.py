@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_support import random_block, seconds_per_step, train_ranks
+from gpu_support import train_ranks
 
 from support.processes import spawn
 from tutorial_lib.trainer.placement import CPU
@@ -37,10 +37,3 @@ def test_ranks_train_on_the_cpu():
     first, second = spawn(train_ranks, 2, ((CPU.device,) * 2,), backend="gloo", timeout=100)
     assert first == second
     assert first[-1] < first[0]
-
-
-def test_blocks_are_blocks():
-    block = random_block(50, 80, 60, seed=2, reached=10)
-    assert (len(block.indptr) - 1, int(block.indptr[10]), int(block.indptr[-1])) == (50, 60, 60)
-    assert int(block.indices.max()) < 80
-    assert seconds_per_step(CPU, steps=1) > 0

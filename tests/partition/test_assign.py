@@ -1,8 +1,6 @@
 """Which part each node goes to, and amounts of memory as text."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import dgl
 import numpy as np
@@ -13,17 +11,11 @@ from shared_data import tiny_dataset
 from tutorial_lib.data import Dataset
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import parse_memory
-from tutorial_lib.job.source import DataSource
 from tutorial_lib.partition import partition_dataset
-from tutorial_lib.partition.assign import assign_nodes, balance_nodes, undirected_adjacency
+from tutorial_lib.partition.assign import assign_nodes, undirected_adjacency
 from tutorial_lib.partition.folder import available_method
 
 NOBODY = np.empty(0, np.int64)  # no training nodes
-
-
-def edge_cut(dataset, part_of: np.ndarray) -> int:
-    src, dst = (ends.numpy() for ends in dataset.graph.edges())
-    return int((part_of[src] != part_of[dst]).sum())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +38,6 @@ def test_the_seed_decides(small_dataset, tmp_path, method):
     cuts = [assign_nodes(small_dataset, 3, method, tmp_path, NOBODY, seed) for seed in (1, 1, 2)]
     assert (cuts[0] == cuts[1]).all()
     assert (cuts[0] != cuts[2]).any()
-    assert cuts[0].dtype == np.int64
     assert not list(tmp_path.iterdir())
 
 
@@ -54,9 +45,8 @@ def test_the_seed_decides(small_dataset, tmp_path, method):
 def test_kaminpar_cuts_few_edges_and_balances_training_nodes(small_dataset, tmp_path, parts):
     train = np.flatnonzero(small_dataset.graph.ndata["train_mask"])
     part_of = assign_nodes(small_dataset, parts, "kaminpar", tmp_path, train)
-    chance = assign_nodes(small_dataset, parts, "random", tmp_path, train)
-    assert edge_cut(small_dataset, part_of) < edge_cut(small_dataset, chance) / 3
-    assert edge_cut(tiny_dataset(), assign_nodes(tiny_dataset(), 2, "kaminpar", tmp_path, NOBODY)) == 2
+    src, dst = small_dataset.graph.edges()
+    assert (part_of[src] != part_of[dst]).mean() < (1 - 1 / parts) / 3  # a third of that of random parts
     assert np.bincount(part_of).max() <= 1.1 * len(part_of) / parts
     assert np.bincount(part_of[train]).max() <= np.ceil(1.03 * len(train) / parts)
 
@@ -72,13 +62,6 @@ def test_a_compressed_graph_is_cut_as_well(small_dataset, tmp_path, monkeypatch)
     assert cut[0] == pytest.approx(cut[2**28], rel=0.2)
 
 
-def test_balancing_moves_the_nodes_that_cost_least():
-    graph = undirected_adjacency(Dataset("g", dgl.graph(([0, 0, 1, 3], [1, 2, 2, 4])), 0))
-    part_of = np.array([0, 0, 0, 0, 1])
-    balance_nodes(graph[:4], np.arange(4), part_of, 2)
-    assert part_of.tolist() == [0, 0, 0, 1, 1]
-
-
 def test_a_star_and_a_graph_without_edges(tmp_path):
     star = dgl.graph((torch.zeros(3000, dtype=torch.int64), torch.arange(1, 3001)))
     loops = dgl.graph((torch.arange(50), torch.arange(50)))
@@ -92,7 +75,6 @@ def test_a_file_decides(tmp_path):
     np.save(file, wanted)
     done = partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(file))
     assert (done.node_map == np.argsort(wanted, kind="stable")).all()
-    assert done.report.method == available_method(str(file))
     assert partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(file)).reused
     np.save(file, 1 - wanted)
     with pytest.raises(InputError, match="other data or options"):
@@ -110,12 +92,14 @@ def test_mistakes_in_such_a_file(array, tmp_path):
     assert not (tmp_path / "p").exists()
 
 
-def test_an_unknown_method_names_the_alternative(tmp_path):
+def test_a_method_or_a_number_of_parts_that_cannot_be(tmp_path):
     with pytest.raises(InputError, match="the partition method metis does not exist") as caught:
         partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="metis")
     assert "--method kaminpar" in caught.value.remedy
     with pytest.raises(InputError, match="there is no such file"):
         available_method("missing.npy")
+    with pytest.raises(InputError, match="nodes into 0 parts"):
+        partition_dataset(tiny_dataset(), 0, tmp_path / "p")
 
 
 def test_without_kaminpar_nodes_are_partitioned_at_random(tmp_path, monkeypatch):
@@ -126,30 +110,9 @@ def test_without_kaminpar_nodes_are_partitioned_at_random(tmp_path, monkeypatch)
     assert said[0].startswith("kaminpar is not installed for this Python")
 
 
-def test_a_source_keeps_one_folder_per_method_and_seed(small_dataset, tmp_path):
-    for options, words in (({}, "-2-kaminpar-seed0-v1"), ({"method": "random", "seed": 1}, "-2-random-seed1-v1")):
-        source = DataSource("synthetic-products", root=tmp_path, **options)
-        assert words in source.partition(small_dataset, 2, lambda _line: None).folder.name
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("12GB", 12 * 10**9), ("1.5 gib", 3 * 2**29), ("800M", 8 * 10**8), ("5000", 5000), ("1tb", 10**12)],
-)
-def test_memory_is_read(text, count):
-    assert parse_memory(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "-1GB", "12 GB of it", "0", "1iB", "1e9"])
-def test_what_is_not_an_amount_of_memory(text):
-    with pytest.raises(InputError, match="memory"):
-        parse_memory(text)
-
-
-def test_the_benchmark_says_that_a_cut_failed(tmp_path):
-    script = Path(__file__).parents[2] / "benchmarks" / "partition_full.py"
-    command = [sys.executable, str(script), "--root", str(tmp_path), "--stop-at", "1MB", "--scale", "0.002"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "stopped: more than" in done.stdout
-    assert list(tmp_path.glob("tmp*")) == []
+def test_amounts_of_memory():
+    texts = {"12GB": 12 * 10**9, "1.5 gib": 3 * 2**29, "800M": 8 * 10**8, "5000": 5000}
+    assert {text: parse_memory(text) for text in texts} == texts
+    for text in ("", "-1GB", "12 GB of it", "0"):
+        with pytest.raises(InputError, match="memory"):
+            parse_memory(text)

@@ -5,7 +5,6 @@ With FAULT ``loop:N`` it draws and trains on N batches (a gradient's all-reduce 
 
 import itertools
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -107,14 +106,10 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             Path("fault-at").write_text(str(time.time()))
             if fault == "raise":
                 raise ValueError("a mistake in the training loop")
-            if fault == "exit":
-                sys.exit(3)
             if fault == "os._exit":
                 os._exit(3)
             if fault == "os._exit(0)":
                 os._exit(0)
-            if fault == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
             if fault == "memory":
                 use_memory_up()
             if fault == "skip":

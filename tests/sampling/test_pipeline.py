@@ -14,6 +14,7 @@ from dgl.utils import get_num_threads
 from fault_support import run_program
 from row_support import Book, Machines, Rows, Wire
 
+from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
@@ -90,20 +91,22 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_the_thread_makes_items_ahead_of_their_use(depth):
+def test_one_thread_makes_items_ahead_of_their_use(depth):
+    """D2. It has one OpenMP thread. More would number the nodes of a block in the order in which they find them."""
     made = []
 
     def items():
         for number in range(5):
-            made.append((number, threading.current_thread().name))
+            made.append((number, threading.get_ident(), torch.get_num_threads(), get_num_threads()))
             yield number
 
     found = prefetch(items(), depth)
     assert next(found) == 0
     sampling_thread().submit(int).result()  # the thread has finished its work
-    assert [number for number, _ in made] == list(range(depth + 1))
+    assert [number for number, *_ in made] == list(range(depth + 1))
     assert list(found) == [1, 2, 3, 4]
-    assert {name for _, name in made} == {"batches_0"}
+    ((thread, *counts),) = {tuple(settings) for _, *settings in made}
+    assert (thread != threading.get_ident(), counts) == (True, [1, 1])
 
 
 def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
@@ -112,30 +115,17 @@ def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
 
     def items():
         try:
-            yield from range(3)
+            yield 0
             raise ValueError("no answer")
         finally:
             closed.append(threading.current_thread().name)
 
-    found = prefetch(items(), 2)
-    assert [next(found) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="no answer"):
-        next(found)
-    found = prefetch(items(), 2)
+        list(prefetch(items(), 2))
+    found = prefetch(items(), 0)
     assert next(found) == 0
     found.close()
     assert closed == ["batches_0"] * 2
-
-
-def test_there_is_one_sampling_thread_with_one_openmp_thread():
-    """D2. More OpenMP threads would number the nodes of a block in the order in which they find them."""
-
-    def settings() -> tuple[int, int, int]:
-        return threading.get_ident(), torch.get_num_threads(), get_num_threads()
-
-    ((thread, *counts),) = {sampling_thread().submit(settings).result() for _ in "ab"}
-    assert thread != threading.get_ident()
-    assert counts == [1, 1]
 
 
 def test_settings_of_the_loader():
@@ -143,43 +133,50 @@ def test_settings_of_the_loader():
         check_loader("fast", 0, "1GB")
     with pytest.raises(InputError, match="--loader pipeline with --samplers 2 is not possible"):
         check_loader("pipeline", 2, "1GB")
-    with pytest.raises(InputError, match="'much' is not an amount of memory"):
-        check_loader("auto", 0, "much")
     assert (check_loader("auto", 2, "0"), check_loader("pipeline", 0, "1.5MB")) == (0, 1_500_000)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("words", [[], ["--use_graphbolt"]], ids=["parts of DGL", "parts of GraphBolt"])
-def test_every_setting_gives_the_logits_of_dgl_s_loader(emulation, nothing_left, partition_of, tmp_path, words):
+def test_servers_have_every_edge_and_every_setting_gives_the_logits_of_dgl_s_loader(
+    emulation, nothing_left, partition_of, small_dataset, tmp_path, words
+):
+    if words and graphbolt_problem():
+        pytest.skip(graphbolt_problem())
     partition, events = partition_of(2), defaultdict(list)
-    for event in run_program(partition, tmp_path, str(TRAINER), partition.graph_name, *words):
+    for event in run_program(partition, tmp_path, str(TRAINER), str(partition.folder), *words):
         events[event["kind"]].append(event)
-    assert len(events["compared"]) == 2 * 4
+    src, dst = (ends.numpy() for ends in small_dataset.graph.edges(order="eid"))
+    part_of = (partition.node_map_inverse >= partition.report.nodes[0]).astype(int)
+    for event in events["edges"]:
+        mine = part_of[dst] == event["rank"]
+        away, labels = part_of[src[mine]] != event["rank"], small_dataset.graph.ndata["label"][src[mine]]
+        mixed = (src[mine] * 7919 + dst[mine] * 104729) % 1000003
+        assert event["found"] == [mine.sum(), away.sum(), int(labels.sum()), mixed.sum()]
+    assert (len(events["edges"]), len(events["compared"])) == (2, 2 * 3)
     for event in events["compared"]:
         assert event["largest"] <= 1e-5 * event["scale"], event
-        assert event["again"] <= 1e-5 * event["scale"], event
         assert event["labels"]
         used, asked, hits = event["rows"]
-        if event["setting"].startswith("nothing"):
+        if event["setting"] == "nothing kept":
             assert (event["lists"], used, hits) == (0, 0, 0)
         else:
             assert min(event["lists"], hits) > 0
-        if event["setting"].startswith("all kept"):  # the second pass asks for nothing
+        if event["setting"] == "all kept":  # the second pass asks for nothing
             assert asked - hits == used
     assert [event["budget"] for event in events["inferred"] if event["rank"] == 1] == [0, 20_000, 10**8]
     assert all(event["largest"] <= 1e-5 * event["scale"] for event in events["inferred"]), events["inferred"]
+    assert len(events["drawn"]) == 2
     for event in events["drawn"]:
         assert event["lists"] > 0
         assert (event["width"], event["same"]) == (100, [True, False])  # equal seeds sample equal batches
-    for event in events["rest"]:
-        assert event["same"] == [True] * (event["batches"] - event["done"])
-    assert (len(events["drawn"]), len(events["rest"])) == (2, 2 * 2)
 
 
 @pytest.mark.cluster
 def test_both_loaders_learn_the_same(nothing_left, learned_run, partition_of, tmp_path):
     (config, ours), layout = learned_run, Layout(emulate=2)
     theirs = run_distributed(partition_of(2), layout, replace(config, loader="dgl"), tmp_path / "run")
+    assert min(ours["test_accuracy"], theirs["test_accuracy"]) > 0.5
     assert ours["test_accuracy"] == pytest.approx(theirs["test_accuracy"], abs=0.04)
     pulled = [sum(rank["bytes_remote"] for rank in result["phases"]) for result in (ours, theirs)]
     assert pulled[0] < pulled[1] / 2

@@ -1,30 +1,15 @@
 """Random numbers that depend on (seed, epoch, step, rank) alone."""
 
-from itertools import product
 from typing import Any
 
 import dgl
 import numpy as np
 import pytest
 import torch
-from rank_functions import drawn_in_a_step
 
-from support.processes import fix_openmp, fork
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.trainer import loop
 from tutorial_lib.trainer.loop import seed_all, seed_servers
-
-
-def test_ranks_draw_different_numbers_and_the_same_ones_again():
-    first, again = (fork(fix_openmp(drawn_in_a_step), 2, backend="gloo", threads=1) for _ in range(2))
-    assert first == again
-    assert all(one != other for one, other in list(zip(*first, strict=True))[:2])
-
-
-def test_seeds_differ_for_each_epoch_step_and_rank():
-    seeds = {derive_seed(*numbers) for numbers in product((0, 1), range(5), range(9), (0, 1))}
-    assert len(seeds) == 2 * 5 * 9 * 2
-    assert all(0 <= seed < 2**31 for seed in seeds)
 
 
 def drawn() -> list[Any]:

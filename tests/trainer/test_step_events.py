@@ -1,20 +1,17 @@
 """Step events: every rank and step is there, its seconds fit into the epoch, its bytes are those that were pulled."""
 
-from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 import torch
 from commands import events_of
-from rich.console import Console
 
-from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import PHASES, Pulse, bytes_by_place, phases_of
+from tutorial_lib.trainer.events import PHASES, bytes_by_place, phases_of
 from tutorial_lib.trainer.loop import train_epoch
 from tutorial_lib.trainer.manifest import EpochResult
 
@@ -26,6 +23,7 @@ ROW_BYTES = 100 * 4
 @pytest.mark.cluster
 def test_two_machines_tell_every_step_of_every_rank(finished_run):
     result, events = finished_run.result, events_of(finished_run.out)
+    assert (result["device"], result["backend"]) == ("cpu", "gloo")
     steps = [event for event in events if event["kind"] == "step"]
     shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}
     count = -(-max(shares.values()) // result["config"]["batch_size"])
@@ -47,9 +45,8 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
 
 
 def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
-    graph = small_dataset.graph
-    train = graph.ndata["train_mask"].nonzero().flatten()
-    rows, told = [], []
+    train = small_dataset.graph.ndata["train_mask"].nonzero().flatten()
+    rows, steps = [], []
 
     class Recorded(BatchLoader):
         def batches(self, epoch: int, start: int = 0):
@@ -58,18 +55,16 @@ def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
                 yield step, batch
 
     task = NodeTask(LocalShard(small_dataset), CONFIG)
-    task.batches = Recorded(graph, train, [5, 5], 300, shuffle=True)
+    task.batches = Recorded(small_dataset.graph, train, [5, 5], 300, shuffle=True)
     state = TrainState([EpochResult(k, 0.0, 0.0, 0.0) for k in range(4)])
-    emit = lambda kind, **fields: told.append((kind, fields))  # noqa: E731
-    assert not train_epoch(task.model, torch.optim.Adam(task.model.parameters()), task, state, emit=emit)
-    assert {kind for kind, _ in told} == {"step"}
-    assert [(fields["epoch"], fields["step"], fields["steps"]) for _, fields in told] == [
-        (4, step, len(rows)) for step in range(len(rows))
-    ]
-    assert [fields["bytes_local"] for _, fields in told] == [count * ROW_BYTES for count in rows]
-    assert {fields["bytes_remote"] for _, fields in told} == {0}
+    optimizer = torch.optim.Adam(task.model.parameters())
+    train_epoch(task.model, optimizer, task, state, emit=lambda _kind, **fields: steps.append(fields))
+    places = [(fields["epoch"], fields["step"], fields["steps"]) for fields in steps]
+    assert places == [(4, step, len(rows)) for step in range(len(rows))]
+    found = [(fields["bytes_local"], fields["bytes_remote"]) for fields in steps]
+    assert found == [(count * ROW_BYTES, 0) for count in rows]
     sizes = [len(part) for part in train.tensor_split(len(rows))]
-    weighted = sum(fields["loss"] * size for (_, fields), size in zip(told, sizes, strict=True))
+    weighted = sum(fields["loss"] * size for fields, size in zip(steps, sizes, strict=True))
     assert state.loss_sum / state.examples == pytest.approx(weighted / len(train))
 
 
@@ -82,47 +77,11 @@ def test_bytes_of_another_machine():
     assert by_type == (3 * 28, 2 * 28 + 4)
 
 
-def step_event(rank: int, step: int, pull: float = 1.0) -> dict:
-    phases = {**dict.fromkeys(PHASES, 0.0), "sampling": 3.0, "pull": pull, "bytes_local": 1, "bytes_remote": 2}
-    return {"kind": "step", "rank": rank, "epoch": 1, "step": step, "steps": 8, "loss": 2.0 + rank, **phases}
-
-
 def test_a_repeated_step_counts_once():
-    found = phases_of([step_event(0, 0, 9.0), {"kind": "resumed"}, step_event(0, 0, 1.0), step_event(0, 1, 2.0)])
+    def step(number: int, pull: float) -> dict:
+        phases = {**dict.fromkeys(PHASES, 0.0), "pull": pull, "bytes_local": 1, "bytes_remote": 2}
+        return {"kind": "step", "rank": 0, "epoch": 1, "step": number, **phases}
+
+    found = phases_of([step(0, 9.0), {"kind": "resumed"}, step(0, 1.0), step(1, 2.0)])
     assert found[0]["seconds"]["pull"] == 3.0
     assert (found[0]["steps"], found[0]["bytes_remote"]) == (2, 4)
-
-
-def test_progress_comes_at_most_once_a_second():
-    told = []
-    pulse = Pulse(lambda kind, **fields: told.append((kind, fields)), "evaluation")
-    for batch in range(1, 10):
-        pulse(batch, 9, layer=0, layers=2)
-    assert told == []
-    pulse._next = 0.0
-    pulse(9, 9, layer=1, layers=2)
-    assert told == [("progress", {"what": "evaluation", "batches": 9, "of": 9, "layer": 1, "layers": 2})]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_terminal_shows_the_running_epoch_and_a_log_file_does_not(terminal):
-    screen = StringIO()
-    with RunDisplay(Console(file=screen, force_terminal=terminal, width=100, highlight=False)) as display:
-        display.epochs = 4
-        for step in range(4):
-            for rank in (0, 1):
-                display.on_event(step_event(rank, step))
-        display.on_event({"kind": "epoch", "epoch": 1, "loss": 2.5, "val_score": 0.5, "seconds": 1.0})
-    shown = screen.getvalue()
-    assert "epoch 2/4  loss 2.5000  valid 0.5000" in shown
-    assert ("step 4/8" in shown) == terminal
-    if not terminal:
-        assert len(shown.splitlines()) == 1
-
-
-def test_no_colors_in_a_pipe_under_jupyter(monkeypatch, capsys):
-    """Jupyter sets FORCE_COLOR for the programs that a notebook runs."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with RunDisplay() as display:
-        display.say("one line")
-    assert "\x1b" not in capsys.readouterr().out
