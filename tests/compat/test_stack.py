@@ -46,20 +46,16 @@ def fake_dgl(tmp_path, monkeypatch) -> str:
     return str(tmp_path)
 
 
-def with_torch(monkeypatch, version: str) -> None:
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
-
-
 def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatch):
     for version in ("2.2.1", "2.2.1+cu121", "2.0.0"):
-        with_torch(monkeypatch, version)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
         assert stack.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
     monkeypatch.setattr(stack, "folders_of", lambda _package: [])
     assert "torchdata.datapipes" in stack.problem([fake_dgl])
 
 
 def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypatch):
-    with_torch(monkeypatch, "2.13.0+cpu")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0+cpu"))
     spec = stack.Finder().find_spec("dgl.graphbolt", [fake_dgl])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,5 +1,6 @@
 """ogbn-arxiv and ogbn-products from small files in their layout."""
 
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -62,10 +63,6 @@ def toy_zip(tmp_path: Path) -> Path:
         for path in sorted(made.rglob("*")):
             zipped.write(path, f"arxiv/{path.relative_to(made)}")
     return archive
-
-
-def names(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir())
 
 
 def error_of(root: Path, **options: bool) -> InputError:
@@ -143,7 +140,7 @@ def test_zip_is_unpacked_into_its_folder_and_kept(toy_zip: Path):
             zipped.writestr(member, "x")
     before = toy_zip.read_bytes()
     assert load_ogb("ogbn-arxiv", root=toy_zip.parent).graph.num_edges() == len(BOTH_WAYS)
-    assert names(toy_zip.parent) == ["arxiv.zip", "ogbn_arxiv"]
+    assert {*os.listdir(toy_zip.parent)} == {"arxiv.zip", "ogbn_arxiv"}
     assert toy_zip.read_bytes() == before
     assert not (toy_zip.parent.parent / "out.txt").exists()
     assert not Path("/tmp/out-of-a-zip.txt").exists()
@@ -154,11 +151,11 @@ def test_bad_zip_leaves_nothing(toy_zip: Path):
     for content in (whole[: len(whole) // 2], b"<html>moved</html>", whole[:500] + bytes(400) + whole[900:]):
         toy_zip.write_bytes(content)
         assert f"{toy_zip}: is damaged" in error_of(toy_zip.parent).message
-        assert names(toy_zip.parent) == ["arxiv.zip"]
+        assert os.listdir(toy_zip.parent) == ["arxiv.zip"]
     (toy_zip.parent / "ogbn_arxiv").mkdir()  # a broken folder is not replaced by the zip
     (toy_zip.parent / "ogbn_arxiv" / "notes.txt").write_text("mine")
     assert "is incomplete" in error_of(toy_zip.parent, download=True).message
-    assert names(toy_zip.parent / "ogbn_arxiv") == ["notes.txt"]
+    assert os.listdir(toy_zip.parent / "ogbn_arxiv") == ["notes.txt"]
 
 
 def test_real_arxiv_graph(tmp_path: Path):

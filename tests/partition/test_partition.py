@@ -52,7 +52,7 @@ def test_a_damaged_file_is_named(partition_of, small_dataset, tmp_path, words):
         (folder / name).write_bytes(flipped if words == "checksum" else content[:-1])
         if words == "is missing":
             (folder / name).unlink()
-        with pytest.raises(InputError, match=f"{folder}/{name}.* {words}|{words}.*{folder}/{name}"):
+        with pytest.raises(InputError, match=f"{folder}/{name}.*{words}"):
             partition_dataset(small_dataset, 2, folder)
         (folder / name).write_bytes(content)
 

@@ -98,6 +98,7 @@ SEVERAL = replace(CONFIG, epochs=12, fanouts=(10, 10), batch_size=64, embedding_
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(600)
 def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left, source, dataset, tmp_path) -> None:
     """D11. Two models of a process share no rows, so a second run with the same seed in the same job has equal results.
 

@@ -54,9 +54,8 @@ def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
 
 
 @no_gpu
-@pytest.mark.parametrize("where", [["--emulate", "2"], ["--single-process"]])
-def test_cuda_without_a_gpu_is_refused_before_anything_starts(where, tmp_path, run_here):
-    done = run_here("train", "--device", "cuda", *where, "--out", "run", "--root", "data")
+def test_cuda_without_a_gpu_is_refused_before_anything_starts(tmp_path, run_here):
+    done = run_here("train", "--device", "cuda", "--emulate", "2", "--out", "run", "--root", "data")
     assert done.returncode == 2
     assert "--device cuda, but" in done.stderr
     assert "what to do: Take --device cpu" in done.stderr
