@@ -1,6 +1,7 @@
 """The commands of ``tutorial_lib`` as a user gives them, and what tests read in the folder of a run."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,13 @@ def ordinary_user() -> tuple[str, dict[str, Any]]:
             if subprocess.run([path, "-c", ""], capture_output=True, cwd="/", **nobody).returncode == 0:
                 return path, nobody
     pytest.skip("needs a Python interpreter that user 65534 may run")
+
+
+def script(name: str) -> ModuleType:
+    """The module scripts/NAME.py."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    return module
 
 
 def tutorial(*arguments: str, code: int = 0, timeout: float = 600, **options: Any) -> subprocess.CompletedProcess:

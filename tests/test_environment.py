@@ -1,24 +1,19 @@
 """The lock files, the conda files and pyproject.toml say the same."""
 
 import importlib.metadata
-import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import pytest
+from commands import ROOT, script
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[1]
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-spec = importlib.util.spec_from_file_location("make_environment_yml", ROOT / "scripts" / "make_environment_yml.py")
-make_environment_yml = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(make_environment_yml)
-
+make_environment_yml = script("make_environment_yml")
 LOCKS = {"default": (ROOT / "requirements.lock").read_text(), "modern": (ROOT / "requirements-modern.lock").read_text()}
 CONDA_FILES = {"default": "environment.yml", "modern": "environment-modern.yml"}
 

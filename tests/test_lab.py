@@ -1,6 +1,5 @@
 """make lab: copies of the notebooks that follow the originals until they are changed, and a layout for JupyterLab."""
 
-import importlib.util
 import json
 import os
 import re
@@ -8,25 +7,17 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import nbformat
 import pytest
+from commands import ROOT, script, wait_until
 
-ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def lab():
-    spec = importlib.util.spec_from_file_location("lab", ROOT / "scripts" / "lab.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+lab = script("lab")
 
 
-def test_copies_follow_the_originals_until_they_are_changed(lab, tmp_path):
+def test_copies_follow_the_originals_until_they_are_changed(tmp_path):
     notebooks, work = tmp_path / "notebooks", tmp_path / "work"
     for folder in ("solutions", "scripts/out", "scripts/__pycache__"):
         (notebooks / folder).mkdir(parents=True)
@@ -62,22 +53,16 @@ def text_of(path: Path) -> str:
     return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
 
 
-def relative_links(path: Path) -> list[str]:
-    links = re.findall(r"\]\(([^)\s]+)\)", text_of(path))
-    return [link for link in links if not re.match(r"[a-z]+:", link)]
-
-
 def headings(path: Path) -> set[str]:
     """The anchors of a page or notebook, as GitHub names them and as JupyterLab does, and those written out."""
     text = text_of(path)
     titles = [re.sub(r"[`*]", "", title).strip() for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)]
     github = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-    written = set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", text))
-    return github | written | {title.replace(" ", "-") for title in titles}
+    return {*github, *re.findall(r"<a id=\"([^\"]+)\"", text), *(title.replace(" ", "-") for title in titles)}
 
 
 @pytest.fixture(scope="module", params=["notebooks", "work"])
-def course(lab, request, tmp_path_factory) -> Path:
+def course(request, tmp_path_factory) -> Path:
     """The folder of the notebooks, or one of their copies beside it, as ``make lab`` makes it."""
     if request.param == "notebooks":
         return ROOT / "notebooks"
@@ -95,7 +80,7 @@ def test_links_lead_somewhere_from_the_notebooks_and_from_their_copies(course, f
     pages = [*(course / folder).glob("*.ipynb"), *(course / folder).glob("*.md")]
     assert len(pages) >= 16
     for page in pages:
-        for link in relative_links(page):
+        for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", text_of(page)):
             target, _, anchor = link.partition("#")
             path = page.parent / target if target else page
             assert path.exists(), f"{page.name} links {link}"
@@ -103,23 +88,20 @@ def test_links_lead_somewhere_from_the_notebooks_and_from_their_copies(course, f
                 assert anchor in headings(path), f"{page.name} links {link}"
 
 
-LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+def test_a_lesson_ends_with_its_solution_and_the_next_one():
+    lessons = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for number, lesson in enumerate(lessons):
+        for name in [f"solutions/{lesson.name}", *(path.name for path in lessons[number + 1 : number + 2])]:
+            assert f"({name})" in text_of(lesson)[-1000:], lesson.name
 
 
-@pytest.mark.parametrize("number", range(len(LESSONS)))
-def test_a_lesson_ends_with_its_solution_and_the_next_one(number):
-    end = text_of(LESSONS[number])[-1000:]
-    for name in [f"solutions/{LESSONS[number].name}", *(path.name for path in LESSONS[number + 1 : number + 2])]:
-        assert f"({name})" in end
-
-
-def test_a_port_in_use_is_passed_over(lab):
+def test_a_port_in_use_is_passed_over():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert port < lab.free_port(port) < port + 20
 
 
-def test_commands_in_a_cell_are_those_of_the_course(lab, monkeypatch):
+def test_commands_in_a_cell_are_those_of_the_course(monkeypatch):
     """`!python` and `!torchrun`, also where the environment is not activated: kernels have the server's PATH."""
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("DGLBACKEND", "pytorch")
@@ -133,29 +115,31 @@ def test_commands_in_a_cell_are_those_of_the_course(lab, monkeypatch):
 
 def test_jupyterlab_serves_lesson_00_with_the_repository_as_its_root(tmp_path):
     """Started as ``make lab`` does, on a machine without a display: the address, the way to it, and what it serves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = lab.free_port(28888)
     environment = {**os.environ, "JUPYTER_TOKEN": "t", "JUPYTER_CONFIG_DIR": str(tmp_path), "HOME": str(tmp_path)}
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"):
-        environment.pop(name, None)
+    environment |= dict.fromkeys(("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"), "")
     command = [sys.executable, str(ROOT / "scripts" / "lab.py"), "--port", str(port)]
     log = tmp_path / "log"
     with log.open("w") as stream:
         server = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
     try:
-        deadline = time.monotonic() + 60
-        while "is running at" not in log.read_text():
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
-        said = log.read_text()
-        assert f"ssh -N -L {port}:localhost:{port} " in said
-        assert f"http://localhost:{port}/lab/workspaces/course/tree/work/00_start_here.ipynb" in said
+        wait_until(listens, "JupyterLab", 90)
+        assert f"ssh -N -L {port}:localhost:{port} " in log.read_text()
+        assert f"http://localhost:{port}/lab/workspaces/course/tree/work/00_start_here.ipynb" in log.read_text()
+
+        def get(path: str) -> dict:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}token=t") as answer:
+                return json.load(answer)
+
         for path in ("work/00_start_here.ipynb", "README.md", "docs/own-graph.md"):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents/{path}?content=0&token=t") as answer:
-                assert json.load(answer)["path"] == path
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/lab/api/workspaces/course?token=t") as answer:
-            assert json.load(answer)["data"]["layout-restorer:data"]["left"]["current"] == "@jupyterlab/toc:plugin"
+            assert get(f"api/contents/{path}?content=0&")["path"] == path
+        layout = get("lab/api/workspaces/course?")["data"]["layout-restorer:data"]
+        assert layout["left"]["current"] == "@jupyterlab/toc:plugin"
     finally:
         server.terminate()
         server.wait(timeout=30)

@@ -1,13 +1,10 @@
 """scripts/mutants.py: it finds the modules and their tests, and what it makes of the code is Python with one change."""
 
 import ast
-import importlib.util
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
-mutants = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(mutants)
+from commands import ROOT, script
+
+mutants = script("mutants")
 
 
 def test_every_group_has_modules_and_tests():

@@ -1,28 +1,18 @@
 """README and docs: links lead somewhere, and what README shows of a run is what a run said."""
 
-import importlib.util
 import re
 import shlex
 import subprocess
-import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 import yaml
-from commands import tutorial
+from commands import ROOT, script, tutorial
 
 from tutorial_lib.job.ip_config import read_ip_config
 from tutorial_lib.tools.options import parse
 
-ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def draw_run():
-    spec = importlib.util.spec_from_file_location("draw_run", ROOT / "scripts" / "draw_run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -32,7 +22,7 @@ def test_links_lead_to_files(page):
 
 
 def test_every_page_is_linked_from_readme():
-    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text()))
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", README))
     assert linked == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
 
 
@@ -50,7 +40,7 @@ def without_numbers(text: str) -> str:
 def test_readme_shows_what_its_picture_shows():
     """The picture is made by a script from a run; the numbers beside it are those of the same run."""
     picture = (ROOT / "docs" / "run.svg").read_text()
-    shown = summary((ROOT / "README.md").read_text())
+    shown = summary(README)
     assert f"loss {shown['loss']}" in picture
     assert f"test accuracy {shown['test accuracy']}, after {float(shown['seconds']):.0f} s" in picture
     for sent in re.findall(r"[\d.]+ MB", shown["sent on the wire"]):
@@ -64,7 +54,7 @@ def test_readme_and_its_picture_show_what_make_run_gives(emulation, nothing_left
     makefile = (ROOT / "Makefile").read_text()
     words = re.search(r"^run: venv\n\t\$\(PY\) -m tutorial_lib (.*)$", makefile, flags=re.MULTILINE)[1].split()
     printed = tutorial(*words, "--root", str(data_root), "--out", str(tmp_path / "run")).stdout
-    shown, real = summary((ROOT / "README.md").read_text()), summary(printed)
+    shown, real = summary(README), summary(printed)
     assert {key: without_numbers(value) for key, value in shown.items()} == {
         key: without_numbers(value) for key, value in real.items()
     }
@@ -72,48 +62,29 @@ def test_readme_and_its_picture_show_what_make_run_gives(emulation, nothing_left
         assert shown[key].split(",")[0] == real[key].split(",")[0]
     for key, tolerance in [("loss", 0.02), ("valid accuracy", 0.01), ("test accuracy", 0.01)]:
         assert float(shown[key]) == pytest.approx(float(real[key]), abs=tolerance), key
-    sent = [
-        [float(number) for number in re.findall(r"([\d.]+) MB", each["sent on the wire"])] for each in (shown, real)
-    ]
+    sent = [[float(n) for n in re.findall(r"([\d.]+) MB", each["sent on the wire"])] for each in (shown, real)]
     assert len(sent[0]) == 2
     assert sent[0] == pytest.approx(sent[1], rel=0.1)
-    module = draw_run()
-    assert without_numbers((ROOT / "docs" / "run.svg").read_text()) == without_numbers(
-        module.draw(*module.read(tmp_path / "run"))
-    )
+    drawing = script("draw_run")
+    result, events = drawing.read(tmp_path / "run")
+    picture = drawing.draw(result, events)
+    assert without_numbers((ROOT / "docs" / "run.svg").read_text()) == without_numbers(picture)
+    assert f"test accuracy {result['test_accuracy']:.4f}" in picture
+    assert all(f"loss {event['loss']:.4f}" in picture for event in events if event["kind"] == "epoch")
 
 
-@pytest.mark.cluster
-def test_a_run_is_drawn_from_what_it_wrote(finished_run, tmp_path):
-    module = draw_run()
-    result, events = module.read(finished_run.out)
-    text = module.draw(result, events)
-    ET.fromstring(text)
-    assert f"test accuracy {result['test_accuracy']:.4f}" in text
-    assert text.count("<path class=") == 2
-    epochs = [event for event in events if event["kind"] == "epoch"]
-    assert all(f"loss {event['loss']:.4f}" in text for event in epochs)
-
-
-def test_what_readme_gives_to_schedulers_is_written(tmp_path):
-    """The commands as they stand there: a script that bash can read, a manifest with as many pods."""
-    section = (ROOT / "README.md").read_text().split("## On your own machines")[1].split("\n## ")[0]
-    submits = re.findall(r"^ +python -m tutorial_lib (submit .*)$", section, flags=re.MULTILINE)
-    assert len(submits) == 2
-    for line in submits:
-        tutorial(*shlex.split(line), cwd=tmp_path)
-    subprocess.run(["bash", "-n", tmp_path / "job.sh"], check=True)
-    assert "#SBATCH --nodes=4\n" in (tmp_path / "job.sh").read_text()
-    assert list(yaml.safe_load_all((tmp_path / "job.yaml").read_text()))[-1]["spec"]["completions"] == 4
-
-
-def test_what_readme_says_of_machines_over_ssh_can_be_read(tmp_path):
-    """The file of addresses as bash writes it, and the commands, parsed; tests/launcher/test_ssh.py runs such."""
-    section = (ROOT / "README.md").read_text().split("## On your own machines")[1].split("\n## ")[0]
+def test_what_readme_says_of_your_own_machines(tmp_path):
+    """What bash writes can be read, the commands are parsed or run; tests/launcher/test_ssh.py runs such over ssh."""
+    section = README.split("## On your own machines")[1].split("\n## ")[0]
     (writes,) = re.findall(r"^ +(printf .*)$", section, flags=re.MULTILINE)
     subprocess.run(["bash", "-c", writes], check=True, cwd=tmp_path)
     assert [m.address for m in read_ip_config(tmp_path / "ip_config.txt")] == ["10.0.0.1", "10.0.0.2"]
-    lines = re.findall(r"^ +python -m tutorial_lib ((?!submit).*)$", section, flags=re.MULTILINE)
-    assert [line.split()[0] for line in lines] == ["doctor", "train"]
-    for line in lines:
-        parse(shlex.split(line))
+    lines = [shlex.split(line) for line in re.findall(r"^ +python -m tutorial_lib (.*)$", section, flags=re.MULTILINE)]
+    assert sorted(words[0] for words in lines) == ["doctor", "submit", "submit", "train"]
+    for words in lines:
+        parse(words)
+        if words[0] == "submit":
+            tutorial(*words, cwd=tmp_path)
+    subprocess.run(["bash", "-n", tmp_path / "job.sh"], check=True)
+    assert "#SBATCH --nodes=4\n" in (tmp_path / "job.sh").read_text()
+    assert list(yaml.safe_load_all((tmp_path / "job.yaml").read_text()))[-1]["spec"]["completions"] == 4
