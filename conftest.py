@@ -8,5 +8,5 @@ import pytest
 # take the cores from those that work, and a small run of one process took ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-pytest.register_assert_rewrite("commands", "preflight_support", "shared_data")
+pytest.register_assert_rewrite("commands", "lifelines", "preflight_support", "shared_data")
 pytest_plugins = ["nbval_support", "runtime_support", "worker_support", "ssh_support", "fault_support", "pytester"]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from lifelines import events_of, processes_of, ranks_at, wait_until
 
 from tutorial_lib.data import Dataset
-from tutorial_lib.errors import attempts
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONPATH_OF_ALL = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
@@ -63,13 +63,8 @@ def train(out: Path, root: Path, *arguments: str) -> dict:
 
 def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     """``launch``, whatever its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "tutorial_lib", "launch", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=cwd,
-    )
+    command = [sys.executable, "-m", "tutorial_lib", "launch", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd)
 
 
 def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
@@ -88,22 +83,6 @@ def losses(out: Path) -> list[float]:
     result = json.loads((out / "result.json").read_text())
     assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(len(result["epochs"])))
     return [epoch["loss"] for epoch in result["epochs"]]
-
-
-def events_of(out: Path) -> list[dict]:
-    """Those of a run so far; the last line may be half written."""
-    path = out / "events.jsonl"
-    content = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
-
-
-def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: subprocess.Popen | None = None) -> Any:
-    """What ``met`` returns when it is true; fails after so many seconds, or when a command has ended meanwhile."""
-    for _ in attempts(what, seconds, pause=0.02, say=lambda _text: None):
-        if found := met():
-            return found
-        assert command is None or command.poll() is None, f"ended before {what}: {command.communicate()}"
-    raise AssertionError(what)
 
 
 def wait_for_event(run: Path, kind: str, command: subprocess.Popen, count: int = 1, seconds: float = 120) -> int:
@@ -128,17 +107,9 @@ def start_and_kill(
 
     Its exit code is to be ``code``, or any but 0.
     """
-    run = subprocess.Popen(
-        [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-    def in_the_epoch() -> bool:
-        return any((event["epoch"], event["step"]) >= (epoch, 5) for event in events_of(out) if event["kind"] == "step")
-
-    wait_until(in_the_epoch, f"step 5 of epoch {epoch}", 120, run)
+    command = [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until(lambda: ranks_at(out, epoch, 5), f"step 5 of epoch {epoch}", 120, run)
     kill(run)
     printed, _ = run.communicate(timeout=60)
     assert run.returncode == code if code is not None else run.returncode != 0, printed
@@ -146,21 +117,11 @@ def start_and_kill(
 
 
 def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
-    """For ``start_and_kill``: kills this rank, the one trainer of its machine; the test has ``nothing_left``."""
-
-    def kill(_run: subprocess.Popen) -> None:
-        for process in trainers_of(rank):
-            process.kill()
-
-    return kill
+    """For ``start_and_kill``: kills this rank, the one trainer of its machine."""
+    return lambda _run: [trainer.kill() for trainer in trainers_of(rank)]
 
 
 def trainers_of(machine: int) -> list[psutil.Process]:
-    """The first trainer of this machine of a job of this test, which has ``nothing_left``."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            log = os.readlink(f"/proc/{process.pid}/fd/2")
-            if log.endswith(f"/machine-{machine}/trainer-0.log") and process.environ().get(MARK) == os.environ[MARK]:
-                found.append(process)
-    return found
+    """The trainers of this machine of a job of this test."""
+    found = processes_of(Path("/"))
+    return [psutil.Process(one.pid) for one in found if (one.machine, one.role) == (f"machine-{machine}", "trainer")]

@@ -1,6 +1,5 @@
 """For tests of faults: a job that runs while the test does something to it, and the table of what was seen."""
 
-import contextlib
 import os
 import re
 import signal
@@ -23,7 +22,7 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.coordinator import Coordinator, MachineUse
 from tutorial_lib.launcher.findings import Findings
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.watch import Stack, registered_processes
+from tutorial_lib.launcher.watch import registered_processes
 from tutorial_lib.partition import Partition
 
 # What faulthandler writes for a rank that waits in all_reduce.
@@ -65,6 +64,7 @@ class JobRun:
     ) -> None:
         self.agents, self.check = Agents(cluster, Path(plan.log_dir), say), check
         self.coordinator = Coordinator(self.agents, plan.to_spec(), *arguments, **options)
+        self.events, self.use = self.coordinator.events, self.coordinator.use
 
     def run_job(self) -> dict[str, MachineUse]:
         with self.agents:
@@ -72,18 +72,8 @@ class JobRun:
                 self.coordinator.check_machines = lambda: self.agents.prepare(self.coordinator.remote)  # type: ignore
             return self.coordinator.run_job()
 
-    @property
-    def events(self) -> list[dict]:
-        return self.coordinator.events
 
-    @property
-    def use(self) -> dict[str, MachineUse]:
-        return self.coordinator.use
-
-
-def coordinator_of(cluster: Backend, plan: JobPlan, *arguments: Any, **options: Any) -> JobRun:
-    """A job on machines that have been entered."""
-    return JobRun(cluster, plan, *arguments, **options)
+coordinator_of = JobRun  # a job on machines that have been entered
 
 
 def examine(cluster: Backend, plan: JobPlan) -> Findings:
@@ -94,12 +84,10 @@ def examine(cluster: Backend, plan: JobPlan) -> Findings:
 
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
     """The events of a job on emulated machines whose trainers run a Python program; it must end well."""
-    cluster = EmulatedBackend(partition.report.parts)
-    plan = plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True)
-    with cluster:
-        coordinator = coordinator_of(cluster, plan)
-        coordinator.run_job()
-    return coordinator.events
+    with EmulatedBackend(partition.report.parts) as cluster:
+        job = JobRun(cluster, plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True))
+        job.run_job()
+    return job.events
 
 
 class RunningJob:
@@ -133,19 +121,12 @@ class RunningJob:
 
         wait_until(come, f"{count} {kind} event(s)", seconds)
 
-    def pid(self, machine: Machine, role: str, index: int = 0) -> int:
-        """Return the number of a registered process, as counted on that machine."""
-        return self._member(machine, role, index).pid
-
-    def _member(self, machine: Machine, role: str, index: int) -> Stack:
-        found = registered_processes(Path(self.plan.log_dir) / machine.name)
-        return next(member for member in found if (member.role, member.index) == (role, index))
-
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:
         """Send a signal to one process; the clock of the fault starts now."""
-        command = ["kill", f"-{int(number)}", str(self.pid(machine, role, index))]
+        found = registered_processes(Path(self.plan.log_dir) / machine.name)
+        pid = next(member.pid for member in found if (member.role, member.index) == (role, index))
         self.fault_now()
-        assert self.cluster.popen(machine, command).wait(timeout=10) == 0
+        assert self.cluster.popen(machine, ["kill", f"-{int(number)}", str(pid)]).wait(timeout=10) == 0
 
     def fault_now(self) -> None:
         """The fault happens at this moment."""
@@ -163,22 +144,13 @@ def saw(request: pytest.FixtureRequest) -> Callable[[str, object, float | str | 
     """``saw(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
 
     def note(fault: str, message: object, seconds: float | str | None) -> None:
-        first = str(message).splitlines()[0]
-        if isinstance(seconds, str):
-            when = seconds
-        elif seconds is None:
-            when = "goes on" if first.startswith("none:") else "before the start"
-        else:
-            when = f"{seconds:.1f} s"
-        row = (fault, _without_paths(first), when)
+        first = re.sub(r"/\S*/(?=[^/\s]+)", ".../", str(message).splitlines()[0])  # folders of this run tell nothing
+        if seconds is None:
+            seconds = "goes on" if first.startswith("none:") else "before the start"
+        row = (fault, first, seconds if isinstance(seconds, str) else f"{seconds:.1f} s")
         request.node.user_properties.append(("fault", row))  # comes to the summary also from a worker of pytest-xdist
 
     return note
-
-
-def _without_paths(text: str) -> str:
-    """Folders of this test run say nothing to a reader."""
-    return re.sub(r"/\S*/(?=[^/\s]+)", ".../", text)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -195,17 +167,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in noted)
         heading = "| fault | first line of the report | seconds to exit |\n|---|---|---|\n"
         replace_table(Path(path), "make fault-table", heading + rows)
-
-
-def remove_group(group: Path) -> None:
-    """Remove a control group; the kernel takes a moment to let go of its last process."""
-
-    def gone() -> bool:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-        return not group.exists()
-
-    wait_until(gone, f"the end of {group}")
 
 
 def replace_table(path: Path, command: str, text: str) -> None:

@@ -1,15 +1,49 @@
-"""The processes of a job that runs on emulated machines, and how far its ranks are."""
+"""How far a job is, and its processes on emulated machines."""
 
 import contextlib
+import json
 import os
-import time
+import subprocess
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from commands import events_of
+
+from tutorial_lib.errors import attempts
+
+
+def events_of(out: Path) -> list[dict]:
+    """Those of a run so far; the last line may be half written."""
+    path = out / "events.jsonl"
+    content = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
+
+
+def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: subprocess.Popen | None = None) -> Any:
+    """What ``met`` returns when it is true; fails after so many seconds, or when a command has ended meanwhile."""
+    for _ in attempts(what, seconds, pause=0.02, say=lambda _text: None):
+        if found := met():
+            return found
+        assert command is None or command.poll() is None, f"ended before {what}: {command.communicate()}"
+    raise AssertionError(what)
+
+
+def ranks_at(run: Path, epoch: int, step: int) -> set[int]:
+    """The ranks that have finished a step or a later one. Epochs and steps count from 0."""
+    return {e["rank"] for e in events_of(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
+
+
+def wait_for_step(job: Future[Any], run: Path, ranks: int, epoch: int, step: int) -> None:
+    """Wait until every rank has finished a step; ``job`` is ``run_distributed`` in a thread."""
+
+    def there() -> bool:
+        assert not job.done(), f"ended before step {step} of epoch {epoch}"
+        return len(ranks_at(run, epoch, step)) == ranks
+
+    wait_until(there, f"step {step} of epoch {epoch} on {ranks} ranks", 180)
 
 
 @dataclass(frozen=True)
@@ -26,7 +60,7 @@ class Running:
 
 
 def processes_of(run: Path) -> list[Running]:
-    """The processes of the job whose logs are in a run folder, on all emulated machines, by machine and role.
+    """The processes of jobs whose logs are below a folder, on all emulated machines, by machine and role.
 
     All of them descend from this process. The log that a process writes to says what it is; samplers share that of
     their trainer.
@@ -34,33 +68,13 @@ def processes_of(run: Path) -> list[Running]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            log = Path(os.readlink(f"/proc/{process.pid}/fd/2"))
-            if process.status() == psutil.STATUS_ZOMBIE or not log.is_relative_to(run):
+            log, words = Path(os.readlink(f"/proc/{process.pid}/fd/2")), process.cmdline()
+            machine, (role, _, k) = log.parent.name, log.stem.partition("-")
+            if process.status() == psutil.STATUS_ZOMBIE or not log.is_relative_to(run) or words[:1] == ["/bin/sh"]:
                 continue
-            role, _, k = log.stem.partition("-")
-            if "--multiprocessing-fork" not in process.cmdline():
-                machine = log.parent.name
-                ranks = len(list((log.parents[1] / "machine-0").glob("trainer-*.log")))
-                rank = int(machine.removeprefix("machine-")) * ranks + int(k) if role == "trainer" else None
-                found.append(Running(process.pid, machine, role, rank))
+            number = int(machine.removeprefix("machine-"))
+            ranks = len(list((log.parents[1] / "machine-0").glob("trainer-*.log")))
+            role = "sampler" if "--multiprocessing-fork" in words else role
+            rank = number * ranks + int(k) if role == "trainer" else None
+            found.append(Running(process.pid, machine, role, rank))
     return sorted(found, key=lambda r: (r.machine, r.role, r.rank or 0))
-
-
-def wait_for_step(job: Future[Any], run: Path, ranks: int, epoch: int, step: int = 0, seconds: float = 180.0) -> None:
-    """Wait until every rank has finished a step or a later one. Epochs and steps count from 0.
-
-    Args:
-        job: ``run_distributed`` in a thread.
-        run: its run folder.
-
-    Raises:
-        RuntimeError: the job ended before this step, or the time limit is over.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        steps = {e["rank"] for e in events_of(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
-        if len(steps) == ranks:
-            return
-        if job.done() or time.monotonic() > deadline:
-            raise RuntimeError(f"no step {step} in epoch {epoch}; the job has ended: {job.done()}")
-        time.sleep(0.05)

@@ -60,15 +60,11 @@ def await_reply(self: nbval.kernel.RunningKernel, msg_id: str, timeout: float | 
             return _await_reply(self, msg_id, timeout=max(0.0, min(CHECK_EVERY, end - time.monotonic())))
         except Empty:
             if not self.is_alive():
-                raise RuntimeError(f"the kernel died in this cell{_exit_status(self)}") from None
+                status = getattr(getattr(self.km.provisioner, "process", None), "returncode", None)
+                told = f"exit status {status}; a negative one is the number of a signal"
+                raise RuntimeError(f"the kernel died in this cell ({told})") from None
             if time.monotonic() >= end:
                 raise
-
-
-def _exit_status(kernel: nbval.kernel.RunningKernel) -> str:
-    process = getattr(kernel.km.provisioner, "process", None)
-    status = getattr(process, "returncode", None)
-    return "" if status is None else f" (exit status {status}; a negative one is the number of a signal)"
 
 
 def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -35,9 +35,17 @@ class StubbornError(Exception):
         super().__init__(f"{code} in {where}")
 
 
-def identity(rank: int, world_size: int, *args: Any) -> tuple[Any, ...]:
+def portrait(rank: int, world_size: int, *args: Any) -> dict[str, Any]:
+    """What a rank is given."""
     time.sleep(0.1 * (world_size - rank))  # the last rank is through first
-    return (rank, world_size, *args)
+    inherited = {os.readlink(f"/proc/self/fd/{fd.name}") for fd in os.scandir("/proc/self/fd") if os.path.exists(fd)}
+    sockets = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return {
+        "args": (rank, world_size, *args),
+        "environment": {key: os.environ[key] for key in ("RANK", "WORLD_SIZE", "MASTER_PORT")},
+        "threads": torch.get_num_threads(),
+        "listens": [port for port in sockets if port[3] == "0A" and f"socket:[{port[9]}]" in inherited],
+    }
 
 
 def all_reduced(rank: int, world_size: int) -> list[float]:
@@ -52,14 +60,9 @@ def own_group(rank: int, world_size: int) -> float:
     return all_reduced(rank, world_size)[0]
 
 
-def add_one(rank: int, world_size: int, tensor: torch.Tensor) -> None:
-    if rank == 1:
-        tensor += 1
-
-
 def everything(rank: int, world_size: int, tensor: torch.Tensor) -> list[float]:
-    """What several of these do, in one start."""
-    add_one(rank, world_size, tensor)
+    """A shared tensor, output of every kind and a collective, in one start."""
+    tensor[rank] += 1
     speak(rank, world_size)
     return all_reduced(rank, world_size)
 
@@ -77,8 +80,6 @@ def fail(rank: int, world_size: int, how: str) -> Any:
 
 
 def _fail(how: str) -> Any:
-    if how == "ValueError":
-        raise ValueError("rank 1 cannot go on")
     if how == "OwnError":
         raise OwnError(7, "here")
     if how == "StubbornError":
@@ -94,10 +95,6 @@ def _fail(how: str) -> Any:
     if how.startswith("exit "):
         sys.exit(int(how[5:]))
     raise AssertionError(how)
-
-
-def leave_early(rank: int, world_size: int) -> int:
-    sys.exit(0)
 
 
 def sleeps_on(rank: int, world_size: int) -> int:
@@ -124,45 +121,22 @@ def parallel_region(rank: int, world_size: int) -> float:
     return float((torch.ones(2_000_000) + 1).sum())
 
 
-fixed_region = fix_openmp(parallel_region)
-
-
 @fix_openmp
 def fixed(rank: int, world_size: int, how: str = "return") -> Any:
-    if how == "main thread":
-        return threading.current_thread() is threading.main_thread()
-    return (rank, parallel_region(rank, world_size)) if how == "return" else _fail(how)
-
-
-def nested_threads(rank: int, world_size: int) -> list[float]:
-    """Two Python threads, each with a parallel region of its own."""
-    found: list[float] = []
-    threads = [threading.Thread(target=lambda: found.append(parallel_region(0, 1))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
-fixed_nested = fix_openmp(nested_threads)
+    """A parallel region, and whether it is in the main thread."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return (rank, parallel_region(rank, world_size), in_main) if how == "return" else _fail(how)
 
 
 def with_child(rank: int, world_size: int, folder: str) -> None:
-    """Writes down its process id and that of a program it started, then sleeps."""
-    program = subprocess.Popen(["sleep", "60"])
-    partial = Path(folder) / f".{rank}"
-    partial.write_text(f"{os.getpid()} {program.pid}")
-    partial.rename(Path(folder) / f"{rank}.pid")
+    """Starts a program, leaves a file and sleeps."""
+    subprocess.Popen(["sleep", "60"])
+    (Path(folder) / str(rank)).touch()
     time.sleep(60)
 
 
 def thread_count(rank: int, world_size: int) -> int:
     return torch.get_num_threads()
-
-
-def environment(rank: int, world_size: int) -> dict[str, str]:
-    return {key: os.environ[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
 
 
 def edges_of_graphbolt(rank: int, world_size: int, graph) -> int:
@@ -221,13 +195,6 @@ def dies_after_its_return(rank: int, world_size: int) -> str:
         print("last words")
         multiprocessing.util.Finalize(None, os._exit, args=(3,), exitpriority=100)
     return "result"
-
-
-def listening_sockets(rank: int, world_size: int) -> int:
-    """That this rank has inherited."""
-    inodes = {os.readlink(f"/proc/self/fd/{fd.name}") for fd in os.scandir("/proc/self/fd") if os.path.exists(fd.path)}
-    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
-    return sum(fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes for fields in lines)
 
 
 def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Path]) -> list[str]:

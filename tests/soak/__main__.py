@@ -19,14 +19,15 @@ from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ["TUTORIAL_SOAK"] = "1"  # inherited by every process of every job: what is left can be told
 
+from commands import MARK
 from fault_support import replace_table
 from faults import FAULTS, Fault, Run
 from ways import Emulated, Local, Ssh, Way
 
 from tutorial_lib.files import sha256_of
 
+os.environ[MARK] = "soak"  # inherited by every process of every job: what is left can be told
 END_SECONDS = 90
 GONE_SECONDS = 10
 
@@ -117,10 +118,9 @@ class Soak:
             return False
         else:
             time.sleep(self.random.uniform(0, 3))
-        if run.process.poll() is not None:
-            return False
-        fault.inject(run)
-        return True
+        if running := run.process.poll() is None:
+            fault.inject(run)
+        return running
 
     def _things_of_the_user(self, run: Run) -> dict[Path, str]:
         """Files with names much like ours, in places where we remove files; and the user's workspace."""

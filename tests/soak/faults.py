@@ -7,12 +7,12 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from lifelines import wait_until
 from ways import Ssh, Way, members
 
 READY_SECONDS = 90
@@ -39,13 +39,8 @@ class Run:
 
     def wait_until_moving(self) -> bool:
         """False: it ended before."""
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.moving():
-            if self.process.poll() is not None:
-                return False
-            assert time.monotonic() < deadline, f"no step within {READY_SECONDS} s"
-            time.sleep(0.1)
-        return True
+        wait_until(lambda: self.process.poll() is not None or self.moving(), "its first step", READY_SECONDS)
+        return self.process.poll() is None
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ WHO = r"on \S+"
 KILLED = "killed by signal 9"
 AGENT_GONE = rf"error: agent {WHO}: (it was killed|the agent ended)"
 STALL = ("--stall-timeout", "6")
-STILL = "error: the job has not moved for 6 s: "
+STILL = r"error: the job has not moved for 6 s: {} 0 .*on \S+ is stopped"
 FAULTS = [
     Fault("SIGINT to the command", "interrupted; everything", (130,), to_the_command(signal.SIGINT), at_once=True),
     Fault("SIGTERM to the command", r"told to end \(SIGTERM\)", (143,), to_the_command(signal.SIGTERM), at_once=True),
@@ -125,17 +120,8 @@ FAULTS = [
     Fault("SIGKILL to a server", rf"error: server 0 {WHO}: {KILLED}", inject=to_a("server", signal.SIGKILL)),
     Fault("SIGKILL to an agent", AGENT_GONE, inject=to_a("agent", signal.SIGKILL)),
     Fault("SIGKILL to everything on a machine", AGENT_GONE, inject=kill_all_of_a_machine),
-    Fault(
-        "SIGSTOP of a trainer",
-        rf"{STILL}trainer 0 .*{WHO} is stopped",
-        (1,),
-        to_a("trainer", signal.SIGSTOP),
-        None,
-        STALL,
-    ),
-    Fault(
-        "SIGSTOP of a server", rf"{STILL}server 0 {WHO} is stopped", (1,), to_a("server", signal.SIGSTOP), None, STALL
-    ),
+    Fault("SIGSTOP of a trainer", STILL.format("trainer"), (1,), to_a("trainer", signal.SIGSTOP), options=STALL),
+    Fault("SIGSTOP of a server", STILL.format("server"), (1,), to_a("server", signal.SIGSTOP), options=STALL),
     Fault("the logs are deleted", r"error: .*vanished", inject=remove_the_logs, ways=(EMULATED, LOCAL)),
     Fault("the wire is cut for good", r"error: .*machine-1", inject=cut_the_wire, ways=(SSH,)),
     Fault("a trainer raises", r"error: trainer 0 .*ValueError: a mistake in the training loop", script=("raise", "0")),

@@ -1,23 +1,23 @@
 """Three ways to run a job, and for each: its command, its processes, and what it has left behind."""
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from commands import MARK
+from lifelines import processes_of
+from runtime_support import marked_processes
 from ssh_support import SshLab
-
-from tutorial_lib.launcher.jobspec import Machine
 
 TESTS = Path(__file__).resolve().parents[1]
 SETTINGS = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--batch-size", "20"]
+PIPES: dict = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True, "errors": "replace"}
 
 
 class Way:
@@ -35,6 +35,7 @@ class Way:
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.folder, self.data = folder, data
+        self.ip_config = f"ip-{type(self).__name__.lower()}.txt"  # of `launch`, below the workspace
         self.before = self.seen()
 
     def __enter__(self) -> "Way":
@@ -45,16 +46,8 @@ class Way:
 
     def start(self, *arguments: str) -> subprocess.Popen:
         """``python -m tutorial_lib ARGUMENTS``, in a session of its own, as a terminal would have it."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "tutorial_lib", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            cwd=self.folder,
-        )
+        command = [sys.executable, "-m", "tutorial_lib", *arguments]
+        return subprocess.Popen(command, **PIPES, stderr=subprocess.PIPE, start_new_session=True, cwd=self.folder)
 
     def train(self, out: Path, epochs: int, *more: str) -> list[str]:
         """Arguments of a run that continues if there is something to continue from."""
@@ -67,12 +60,8 @@ class Way:
         workspace = self.workspace()
         config = next((workspace / "parts").glob("synthetic*.json"))
         script = shlex.join(["python3", "faulty_trainer.py", "synthetic-products", fault, rank])
-        words = ["--workspace", str(workspace), "--part_config", str(config), "--ip_config", self.ip_config()]
+        words = ["--workspace", str(workspace), "--part_config", str(config), "--ip_config", self.ip_config]
         return ["launch", *self.options, *words, "--out", str(out), "--stall-timeout", "6", *more, script]
-
-    def ip_config(self) -> str:
-        """Address file of ``launch``, below the workspace."""
-        return f"ip-{self.name.split()[0]}.txt"
 
     def workspace(self) -> Path:
         """A folder as a user would have it, with parts and script; made once."""
@@ -99,8 +88,7 @@ class Way:
 
     def left(self) -> list[str]:
         """What is there now and was not before: processes, files, interfaces, ports."""
-        names = [f"{p.pid} {' '.join(p.cmdline())[:100]}" for p in jobs_processes()]
-        return sorted([*names, *(self.seen() - self.before)])
+        return sorted([*marked_processes(os.environ[MARK]), *(self.seen() - self.before)])
 
     def after(self, out: Path) -> str:  # noqa: ARG002
         """What the user is told to do after a job that was broken off; returns what went wrong in it."""
@@ -118,9 +106,6 @@ class Local(Way):
 
     name, options, parts = "--machines 1", ("--machines", "1"), 1
 
-    def ip_config(self) -> str:
-        return "ip-local.txt"
-
 
 class Ssh(Way):
     """Two machines with ssh servers and disks of their own; commands are given on a third."""
@@ -136,25 +121,17 @@ class Ssh(Way):
         self.disk = self.folder / "disk"
         self.options = ("--ip_config", str(self.lab.ip_config), "--copy_to", str(self.disk))
         self.before = self.seen()
-        self.daemons = {p.pid for p in psutil.Process().children(recursive=True)}
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.lab.__exit__(*exc)
 
-    def on(self, machine: Machine, *argv: str) -> str:
-        """What a command prints there."""
-        process = self.lab.cluster.popen(machine, list(argv), stdout=subprocess.PIPE, text=True)
-        out = process.communicate(timeout=30)[0]
-        assert process.returncode == 0, (argv, out)
-        return out
-
     def start(self, *arguments: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "tutorial_lib", *arguments]
-        return self.lab.start(*command, stdin=subprocess.DEVNULL, errors="replace", cwd=str(self.folder))
+        return self.lab.start(*command, **PIPES, cwd=str(self.folder))
 
     def launch(self, out: Path, fault: str, rank: str, *more: str) -> list[str]:
-        shutil.copy(self.lab.ip_config, self.workspace() / "ip-ssh.txt")
+        shutil.copy(self.lab.ip_config, self.workspace() / self.ip_config)
         words = super().launch(out, fault, rank, *more)
         position = words.index("--ip_config")
         del words[position : position + 2]  # that of `train`; the workspace has its own
@@ -171,51 +148,26 @@ class Ssh(Way):
 
     def results_there(self) -> list[str]:
         """Folders of runs on the machines."""
-        script = f"ls {shlex.quote(str(self.disk))}/results 2>/dev/null || true"
-        return [f"{m.name}: {name}" for m in self.lab.machines for name in self.on(m, "sh", "-c", script).split()]
+        return [str(path) for results in self.lab.on_disks(self.disk / "results") for path in results.glob("*")]
 
     def after(self, out: Path) -> str:
         """Bring home what is still there; then nothing is."""
         if not self.results_there():
             return ""
-        done = self.start("fetch", str(out), "--trust")
-        text = done.communicate(timeout=120)
+        done = self.lab.tutorial("fetch", str(out), "--trust", cwd=str(self.folder))
         if done.returncode != 0:
-            return f"fetch: exit code {done.returncode}: {text[1].strip()}"
+            return f"fetch: exit code {done.returncode}: {done.stderr.strip()}"
         return f"after fetch, still there: {there}" if (there := self.results_there()) else ""
-
-
-def jobs_processes() -> Iterator[psutil.Process]:
-    """Descendants of this process, and orphans of them, that belong to a job."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get("TUTORIAL_SOAK") and process.status() != "zombie":
-                words = process.cmdline()
-                if any("tutorial_lib" in word or "torch.distributed" in word for word in words):
-                    yield process
 
 
 def members(role: str) -> list[psutil.Process]:
     """Processes of the running job that have a role, on all machines, in the order of their ranks."""
+    if role != "agent":
+        return [psutil.Process(process.pid) for process in processes_of(Path("/")) if process.role == role]
     found = []
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error, OSError):
-            words, log = process.cmdline(), Path(os.readlink(f"/proc/{process.pid}/fd/2"))
-            if role == "agent":
-                if words[1] == "-c" and "tutorial_lib.launcher.agent" in words[2]:
-                    found.append((0, process.pid, process))
-            elif log.parent.name.startswith("machine-") and words[:1] != ["/bin/sh"]:
-                who, _, k = log.stem.partition("-")
-                who = "sampler" if "--multiprocessing-fork" in words else who
-                if who == role:
-                    number = 1000 * int(log.parent.name.removeprefix("machine-")) + int(k or 0)
-                    found.append((number, process.pid, process))
-    return [process for _, _, process in sorted(found, key=lambda entry: entry[:2])]
-
-
-def events_of(out: Path) -> list[dict]:
-    """Whole lines of events.jsonl."""
-    with contextlib.suppress(OSError):
-        text = (out / "events.jsonl").read_text(errors="replace")
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line.startswith("{")]
-    return []
+        with contextlib.suppress(psutil.Error, IndexError):
+            words = process.cmdline()
+            if words[1] == "-c" and "tutorial_lib.launcher.agent" in words[2]:
+                found.append(process)
+    return found
