@@ -5,9 +5,9 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,32 +91,27 @@ def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]
 
 
 class RunningJob:
-    """A coordinator in a thread of its own.
-
-    ``with cluster: job = RunningJob(cluster, plan); job.wait_for("beat", 4); job.signal(...); job.end()``
-    """
+    """A coordinator in a thread of its own."""
 
     def __init__(self, cluster: Backend, plan: JobPlan, limits: Limits | None = None) -> None:
         self.cluster, self.plan = cluster, plan
         self.events: list[dict] = []
         self.coordinator = coordinator_of(cluster, plan, self.events.append, limits)
-        self.error: BaseException | None = None
-        self.fault_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self.fault_now()
+        self.job = ThreadPoolExecutor(1).submit(self._run)
 
-    def _run(self) -> None:
+    def _run(self) -> tuple[BaseException | None, float]:
         try:
             self.coordinator.run_job()
         except BaseException as error:
-            self.error = error
-        self.ended_at = time.monotonic()
+            return error, time.monotonic()
+        return None, time.monotonic()
 
     def wait_for(self, kind: str, count: int, seconds: float = 60) -> None:
         """Until so many events of a kind have come."""
 
         def come() -> bool:
-            assert self._thread.is_alive(), f"the job ended early: {self.error!r}"
+            assert not self.job.done(), f"the job ended early: {self.job.result()}"
             return sum(event["kind"] == kind for event in list(self.events)) >= count
 
         wait_until(come, f"{count} {kind} event(s)", seconds)
@@ -129,18 +124,16 @@ class RunningJob:
         assert self.cluster.popen(machine, ["kill", f"-{int(number)}", str(pid)]).wait(timeout=10) == 0
 
     def fault_now(self) -> None:
-        """The fault happens at this moment."""
         self.fault_at = time.monotonic()
 
     def end(self, seconds: float = 120) -> tuple[BaseException | None, float]:
         """Wait for the end; returns the failure (None: the job succeeded) and the seconds since the fault."""
-        self._thread.join(timeout=seconds)
-        assert not self._thread.is_alive(), f"still running {seconds} s later"
-        return self.error, self.ended_at - self.fault_at
+        error, ended_at = self.job.result(timeout=seconds)
+        return error, ended_at - self.fault_at
 
 
 @pytest.fixture
-def saw(request: pytest.FixtureRequest) -> Callable[[str, object, float | str | None], None]:
+def saw(request: pytest.FixtureRequest) -> Callable[..., None]:
     """``saw(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
 
     def note(fault: str, message: object, seconds: float | str | None) -> None:
@@ -154,16 +147,11 @@ def saw(request: pytest.FixtureRequest) -> Callable[[str, object, float | str | 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The faults of this run, with the seconds from fault to exit; ``FAULT_TABLE`` names a file that gets them."""
+    """``FAULT_TABLE`` names a page that gets the faults of this run, with the seconds from fault to exit."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     called = [report for report in reports if getattr(report, "when", None) == "call"]
     noted = [row for report in called for name, row in report.user_properties if name == "fault"]
-    if not noted:
-        return
-    terminalreporter.section("faults")
-    for fault, message, seconds in noted:
-        terminalreporter.write_line(f"{seconds:>16}  {fault}: {message}")
-    if path := os.environ.get("FAULT_TABLE"):
+    if noted and (path := os.environ.get("FAULT_TABLE")):
         rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in noted)
         heading = "| fault | first line of the report | seconds to exit |\n|---|---|---|\n"
         replace_table(Path(path), "make fault-table", heading + rows)

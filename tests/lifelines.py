@@ -60,11 +60,7 @@ class Running:
 
 
 def processes_of(run: Path) -> list[Running]:
-    """The processes of jobs whose logs are below a folder, on all emulated machines, by machine and role.
-
-    All of them descend from this process. The log that a process writes to says what it is; samplers share that of
-    their trainer.
-    """
+    """The processes of jobs whose logs are below a folder. The log that a process writes to says what it is."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError, ValueError):

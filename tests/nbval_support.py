@@ -1,16 +1,8 @@
 """Makes nbval 0.11 (the pytest plugin that runs our notebooks) fit for lessons that start processes.
 
-- A cell whose kernel has died fails within about a second. nbval itself waits for an answer until
-  --nbval-cell-timeout, 2000 s by default.
-- Kernels do not inherit PYTEST_CURRENT_TEST. ipykernel takes it as "pytest captures" and then leaves file descriptors
-  1 and 2 alone; nbval sends those to nowhere, and what child processes print would be missing from the outputs.
-- A kernel works in a folder of its own with copies of notebooks/scripts: lessons write programs there. Its PATH begins
-  with this environment, so that `!python` and `!torchrun` are those of the course.
-- Kernels get DGLBACKEND=pytorch. Without it, and without ~/.dgl/config.json, the first `import dgl` in a home folder
-  prints which backend it chose: an output that no second run has.
-- matplotlib's font cache is made before the first kernel starts. Otherwise the first picture in a home folder prints,
-  on a slow machine, that it is being made.
-- --nbval-sanitize-with is taken relative to the repository, wherever pytest was started.
+- A cell whose kernel has died fails within about a second. nbval itself waits for --nbval-cell-timeout.
+- A kernel works in a folder of its own with copies of notebooks/scripts: lessons write programs there. `!python` and
+  `!torchrun` are those of the course, and no output depends on the home folder or on what other versions there are.
 - A notebook whose metadata contain "namespaces" is skipped on a host that does not allow emulated machines.
 - The committed outputs are those of a computer with all programs. Therefore a notebook whose cells need a missing
   program is skipped, and one that needs Slurm gets the marker ``root``. Its cells run without these programs in
@@ -48,12 +40,7 @@ _start_new_kernel = nbval.kernel.start_new_kernel
 
 
 def await_reply(self: nbval.kernel.RunningKernel, msg_id: str, timeout: float | None = None) -> None:
-    """As in nbval, but gives up as soon as the kernel process is gone.
-
-    Raises:
-        RuntimeError: the kernel died.
-        queue.Empty: no answer within ``timeout`` seconds.
-    """
+    """As in nbval, but gives up as soon as the kernel process is gone."""
     end = float("inf") if timeout is None else time.monotonic() + timeout
     while True:
         try:
@@ -69,10 +56,12 @@ def await_reply(self: nbval.kernel.RunningKernel, msg_id: str, timeout: float | 
 
 def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """As in nbval, with the environment described above; lesson 12 takes the small data set, whatever lies in data/."""
-    environment = {**os.environ, "DGLBACKEND": "pytorch", "TUTORIAL_DATASET": "synthetic-products"}
+    environment = {**os.environ, "TUTORIAL_DATASET": "synthetic-products"}
+    environment["DGLBACKEND"] = "pytorch"  # else the first import of dgl in a home folder prints which one it chose
     # Without a network, ogb would now and then print that it cannot look for a newer version of itself.
     environment["PYTHONPATH"] = os.pathsep.join([str(NO_NEWS), *filter(None, [environment.get("PYTHONPATH")])])
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    # ipykernel takes it as "pytest captures", and what child processes print would be missing from the outputs.
     environment.pop("PYTEST_CURRENT_TEST", None)
     return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(folder_of_a_lesson())})
 
@@ -81,9 +70,8 @@ def folder_of_a_lesson() -> Path:
     """A new folder with what lies beside the notebooks; it is removed when this process ends."""
     folder = tempfile.TemporaryDirectory(prefix="lesson-")
     _FOLDERS.append(folder)
-    shutil.copytree(
-        SCRIPTS, Path(folder.name, "scripts"), ignore=shutil.ignore_patterns("exercise_*", "out", "__pycache__")
-    )
+    ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
+    shutil.copytree(SCRIPTS, Path(folder.name, "scripts"), ignore=ignored)
     return Path(folder.name)
 
 
@@ -92,7 +80,7 @@ nbval.kernel.start_new_kernel = start_new_kernel
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the sanitize file from any working directory; make the font cache."""
+    """Find the sanitize file from any working directory; make the font cache, of which matplotlib would print."""
     if config.option.nbval or config.option.nbval_lax:
         importlib.import_module("matplotlib.font_manager")
     given = config.option.nbval_sanitize_with
@@ -124,7 +112,6 @@ def programs_of(notebook: dict[str, Any]) -> set[str]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the cells of notebooks that need what this host does not allow or does not have."""
     for item in items:
         if isinstance(item, IPyNbCell):
             programs = programs_of(item.parent.nb)

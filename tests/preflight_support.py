@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from checkpoint_support import flip_bit
 
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.launcher.findings import Finding
@@ -42,6 +43,4 @@ def damaged(partition_of: Callable[[int], Partition], tmp_path: Path) -> Callabl
 
 
 def flip_last_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip_bit(path, -1)

@@ -1,23 +1,21 @@
 """Exercises that write a program: what the solution notebook writes, run as a learner runs it."""
 
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from solution_support import NOTEBOOKS
+from solution_support import NOTEBOOKS, code_cells
 
 RANKS = Path(__file__).parent / "programs" / "ranks.py"
 
 
 def written(lesson: str, name: str) -> str:
     """The program that the solution notebook of a lesson writes as scripts/NAME."""
-    (path,) = (NOTEBOOKS / "solutions").glob(f"{lesson}_*.ipynb")
-    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    (source,) = [found[1] for cell in cells if (found := re.match(rf"%%writefile scripts/{name}\n(.*)", cell, re.S))]
+    start = f"%%writefile scripts/{name}\n"
+    cells = code_cells(NOTEBOOKS / "solutions", lesson)
+    (source,) = [cell.removeprefix(start) for cell in cells if cell.startswith(start)]
     return source + "\n"
 
 
@@ -42,10 +40,7 @@ def run(
 ) -> Path:
     """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks as a single process.
 
-    Args:
-        torchrun: as a learner starts it. Else the ranks are forked, which takes a third of the time.
-
-    Returns its path.
+    With ``torchrun`` as a learner starts it. Else the ranks are forked, which takes a third of the time.
     """
     path = scripts / name
     path.write_text(source)

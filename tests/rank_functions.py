@@ -23,9 +23,7 @@ from tutorial_lib.trainer.comm import all_gather, broadcast, gather
 class OwnError(Exception):
     """Survives pickling."""
 
-    def __init__(self, code: int, where: str) -> None:
-        super().__init__(code, where)
-        self.code = code
+    code = property(lambda self: self.args[0])
 
 
 class StubbornError(Exception):
@@ -137,10 +135,6 @@ def with_child(rank: int, world_size: int, folder: str) -> None:
 
 def thread_count(rank: int, world_size: int) -> int:
     return torch.get_num_threads()
-
-
-def edges_of_graphbolt(rank: int, world_size: int, graph) -> int:
-    return graph.total_num_edges + rank
 
 
 def exchanged(rank: int, world_size: int) -> Any:

@@ -40,11 +40,7 @@ class Book:
 
 
 class Wire:
-    """The connection to the DGL servers that have some rows. The answers arrive in the order of the requests.
-
-    Attributes:
-        waiting: messages that nobody has received.
-    """
+    """The connection to the DGL servers that have some rows. ``waiting`` are messages that nobody has received."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Any = None) -> None:
         self.rows, self.waiting, self._numbers = rows, deque[Any](), count(100)
@@ -71,9 +67,7 @@ class Wire:
 class Machines(Wire):
     """Machines with the parts of a graph, given by the in-neighbors of each node. Part k begins at ``bounds[k]``.
 
-    Attributes:
-        graph: the ``DistGraph`` of machine 0.
-        requests: all requests so far.
+    ``graph`` is the ``DistGraph`` of machine 0.
     """
 
     def __init__(

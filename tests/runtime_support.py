@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -32,13 +33,7 @@ GONE_SECONDS = 5.0
 
 
 class FinishedRun(NamedTuple):
-    """A run that came to its end.
-
-    Attributes:
-        options: of ``train``, but for the run folder ``out``.
-        dataset: that it was trained on.
-        printed: to standard output.
-    """
+    """A run that came to its end; ``options`` are those of ``train``, but for the run folder ``out``."""
 
     options: list[str]
     out: Path
@@ -86,10 +81,7 @@ def all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_run(emulation: None, data_root: Path, all_workers: Path) -> FinishedRun:
-    """A run on two machines, for tests that only look at one: 25 steps an epoch, and a date as the seed.
-
-    Batches come from the pipeline, which keeps some lists of neighbors and asks the servers to draw from the others.
-    """
+    """A run on two machines, for tests that only look at one: 25 steps an epoch, and a date as the seed."""
     settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", str(seed := 20251120)]
     settings += ["--batch-size", "20", "--fanouts", "5,5", "--cache", "200kB"]
     options = ["--emulate", "2", *settings, "--root", str(data_root)]
@@ -104,36 +96,28 @@ def single_run(data_root: Path, small_dataset: Dataset, all_workers: Path) -> Fi
     return run_once(all_workers / "single", [*options, "--epochs", "3", "--root", str(data_root)], small_dataset)
 
 
-def run_once(folder: Path, options: list[str], dataset: Dataset, *more: str) -> FinishedRun:
-    """Train with these options, or take what another worker of this session has trained.
-
-    Args:
-        more: options that change what is recorded, and no result; those who train anew do without.
-    """
+def run_once(folder: Path, options: list[str], dataset: Dataset) -> FinishedRun:
+    """Train with these options, or take what another worker of this session has trained."""
     out, printed = folder / "run", folder / "printed.txt"
     with lock_folder(folder):
         if not printed.exists():
-            printed.write_text(tutorial("train", *options, *more, "--out", str(out)).stdout)
+            printed.write_text(tutorial("train", *options, "--out", str(out)).stdout)
     return FinishedRun(options, out, printed.read_text(), json.loads((out / "result.json").read_text()), dataset)
 
 
 @pytest.fixture(scope="session")
-def learned_run(
-    emulation: None, partition_of: Callable[[int], Partition], all_workers: Path
-) -> tuple[TrainConfig, dict]:
+def learned_run(emulation, partition_of, all_workers: Path) -> tuple[TrainConfig, dict]:
     """Settings and result of ten epochs on two machines: far enough for chance to matter little."""
-    config, layout = TrainConfig(epochs=10, fanouts=(5, 5), batch_size=100, hidden_size=64), Layout(emulate=2)
-    with lock_folder(all_workers / "learned"):
-        out = all_workers / "learned" / "run"
+    config = TrainConfig(epochs=10, fanouts=(5, 5), batch_size=100, hidden_size=64)
+    out = all_workers / "learned" / "run"
+    with lock_folder(out.parent):
         if not (out / "result.json").exists():
-            run_distributed(partition_of(2), layout, config, out)
+            run_distributed(partition_of(2), Layout(emulate=2), config, out)
     return config, json.loads((out / "result.json").read_text())
 
 
 @pytest.fixture
-def run_here(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Callable[..., subprocess.CompletedProcess]]:
+def run_here(capsys, monkeypatch, tmp_path) -> Iterator[Callable[..., subprocess.CompletedProcess]]:
     """A command in the test's own folder, and in this process: a new one would import torch each time."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
@@ -160,10 +144,7 @@ def emulation() -> None:
 def machines_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the marker ``cluster``, which ``make test-quick`` leaves out, a test cannot start machines."""
     if request.node.get_closest_marker("cluster") is None:
-
-        def refuse(_cluster: EmulatedBackend) -> None:
-            raise AssertionError("a test that starts machines needs the fixture emulation or the marker cluster")
-
+        refuse = Mock(side_effect=AssertionError("a test that starts machines needs the fixture emulation"))
         monkeypatch.setattr(EmulatedBackend, "__enter__", refuse)
 
 
@@ -190,14 +171,14 @@ def marked_processes(mark: str) -> set[str]:
     return found
 
 
-def files_and_interfaces() -> tuple[set[str], set[str]]:
+def files_and_interfaces() -> set[str]:
     """What a job could leave on this host: shared memory, torchrun's folders; network interfaces."""
-    folders = {path.name for path in Path(tempfile.gettempdir()).glob("torchelastic_*")}
+    folders = {str(path) for path in Path(tempfile.gettempdir()).glob("torchelastic_*")}
     # The semaphores of joblib, which scikit-learn imports, are this process's own until it ends.
     shm = {name for name in os.listdir("/dev/shm") if not name.startswith(f"sem.loky-{os.getpid()}-")}
     if not os.environ.get("TUTORIAL_NO_SKIP"):  # elsewhere, other programs may make semaphores meanwhile
         shm = {name for name in shm if not name.startswith("sem.")}
-    return shm | folders, set(psutil.net_if_addrs())
+    return {f"/dev/shm/{name}" for name in shm} | folders | {f"interface {name}" for name in psutil.net_if_addrs()}
 
 
 @pytest.fixture
@@ -206,17 +187,13 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     resource_tracker.ensure_running()  # multiprocessing's own process, one for the whole session
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
-    before = (set(), *files_and_interfaces())
+    before = files_and_interfaces()
     yield
     deadline = time.monotonic() + GONE_SECONDS
-    while True:
-        now = (marked_processes(mark), *files_and_interfaces())
-        left = [sorted(new - old) for new, old in zip(now, before, strict=True)]
-        if not any(left):
-            return
+    while left := marked_processes(mark) | (files_and_interfaces() - before):
         if time.monotonic() > deadline:
-            for process in now[0]:  # or the tests after this one would fail, too
+            for process in marked_processes(mark):  # or the tests after this one would fail, too
                 with contextlib.suppress(psutil.NoSuchProcess):
                     psutil.Process(int(process.split()[0])).kill()
-            pytest.fail(f"left behind (processes, files, interfaces): {left}")
+            pytest.fail(f"left behind (processes, files, interfaces): {sorted(left)}")
         time.sleep(0.1)

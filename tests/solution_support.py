@@ -67,12 +67,14 @@ def answer_tests(
     return accepts, refuses
 
 
-def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:
+def code_cells(folder: Path, lesson: str) -> list[str]:
     (path,) = folder.glob(f"{lesson}_*.ipynb")
-    cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    python = [cell for cell in cells if not "".join(cell).startswith("%%")]  # a program is a file's content
-    sources = [NO_PYTHON.sub(r"\1pass", "".join(cell)) for cell in python]
-    return [node for source in sources for node in ast.parse(source).body]
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:
+    python = [cell for cell in code_cells(folder, lesson) if not cell.startswith("%%")]  # a program is a file's content
+    return [node for cell in python for node in ast.parse(NO_PYTHON.sub(r"\1pass", cell)).body]
 
 
 def _name(node: ast.stmt) -> str:

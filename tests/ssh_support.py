@@ -1,6 +1,7 @@
 """A small cluster to log in to: emulated machines with private disks and real ssh servers, and one to log in from."""
 
 import contextlib
+import functools
 import json
 import os
 import pwd
@@ -37,7 +38,7 @@ print(json.dumps([[n for n in names if n and "sshd" not in n], sorted(os.listdir
 
 
 def assert_private(cluster: EmulatedBackend, machines: Sequence[Machine], folder: Path) -> None:
-    """Machines have none of the files in a folder of this computer, so a run folder in it does not exist there."""
+    """Machines have none of the files in a folder of this computer."""
     (witness := folder / "witness").touch()
     for machine in machines:
         assert cluster.popen(machine, ["test", "-e", str(witness)]).wait(timeout=20) == 1
@@ -80,12 +81,10 @@ class SshLab:
 
     def _make_keys(self) -> None:
         for name in ("host_key", "user_key"):
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-        host_key = (self.folder / "host_key.pub").read_text().strip()
-        known = "".join(f"[{m.address}]:{PORT} {host_key}\n" for m in self.machines)
-        (self.folder / "known_hosts").write_text(known)
-        (self.folder / "authorized_keys").write_text((self.folder / "user_key.pub").read_text())
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)], check=True)
+        host_key = (self.folder / "host_key.pub").read_text()
+        (self.folder / "known_hosts").write_text("".join(f"[{m.address}]:{PORT} {host_key}" for m in self.machines))
+        shutil.copy(self.folder / "user_key.pub", self.folder / "authorized_keys")
         (self.folder / "config").write_text(
             f"Port {PORT}\nUser {pwd.getpwuid(os.getuid()).pw_name}\n"
             f"IdentityFile {self.folder}/user_key\nIdentitiesOnly yes\n"
@@ -104,10 +103,9 @@ class SshLab:
         words = [f"-oPort={PORT}", f"-oHostKey={self.folder}/host_key", f"-oSetEnv=HOME={self.home}"]
         words += [f"-oAuthorizedKeysFile={self.folder}/authorized_keys", "-oPidFile=none", "-oStrictModes=no"]
         words += ["-oUsePAM=no", "-oPermitRootLogin=yes", "-oPrintMotd=no"]
-        log = (self.folder / f"sshd-{machine.name}.log").open("ab")
         command = self.cluster.command(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], as_user=True)
-        self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log))
-        log.close()
+        with (self.folder / f"sshd-{machine.name}.log").open("ab") as log:
+            self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log))
         wait_until(lambda: PORT in self.left_on(machine)[2], "the ssh server")
 
     def start(self, *argv: str, **kwargs: Any) -> subprocess.Popen:
@@ -136,10 +134,8 @@ class SshLab:
     def assert_nothing_left(self, seconds: float = 5.0) -> None:
         """On no machine: no process, no segment, no port but the ssh server's."""
         deadline = time.monotonic() + seconds
-        while True:
-            left = {machine.name: self.left_on(machine) for machine in [*self.machines, self.head]}
-            if all(not names and not files and not set(ports) - {PORT} for names, files, ports in left.values()):
-                return
+        machines = [*self.machines, self.head]
+        while left := [found for m in machines if any(found := self.left_on(m)) and found != ([], [], [PORT])]:
             assert time.monotonic() < deadline, f"left behind (processes, /dev/shm, ports): {left}"
             time.sleep(0.2)
 
@@ -156,8 +152,7 @@ def needs(program: str, package: str) -> None:
         pytest.skip(f"no {program} on this computer (apt install {package})")
 
 
-def needs_rsync() -> None:
-    needs("rsync", "rsync")
+needs_rsync = functools.partial(needs, "rsync", "rsync")
 
 
 @pytest.fixture

@@ -15,11 +15,8 @@ def test_every_group_has_modules_and_tests():
             assert all((ROOT / word).exists() for word in mutants.tests_of(path) if word.startswith("tests/")), path
 
 
-def test_mutants_are_python_and_drawn_with_the_seed():
-    drawn = mutants.drawn(40, 0, "sampling")
-    assert len(set(drawn)) == 40
-    assert drawn == mutants.drawn(40, 0, "sampling") != mutants.drawn(40, 1, "sampling")
-    for mutant in drawn:
+def test_mutants_are_python_with_one_change():
+    for mutant in mutants.drawn(40, 0, "sampling"):
         source = (ROOT / mutant.path).read_bytes()
         changed = source[: mutant.begin] + mutant.new.encode() + source[mutant.end :]
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), mutant

@@ -32,9 +32,8 @@ def program(path: Path, script: str) -> None:
 
 def make_venv(clone: Path, *arguments: str, code: int | None = 0, **variables: str) -> subprocess.CompletedProcess:
     """The script, which must end with this exit code."""
-    command = ["sh", "scripts/make_venv.sh", *arguments]
-    environment = {"PATH": str(clone / "bin"), **variables}
-    done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=60)
+    command, path = ["sh", "scripts/make_venv.sh", *arguments], {"PATH": str(clone / "bin")}
+    done = subprocess.run(command, cwd=clone, env=path | variables, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
     return done
 
@@ -65,31 +64,23 @@ def test_without_python_it_says_what_to_install(clone, variables, newest):
     program(clone / "bin" / "python3.12", "echo 'pyenv: python3.12: command not found' >&2; exit 127")
     found = "3.13" if variables else "3.14"
     good_python(clone, "python3", found)
-    done = make_venv(clone, code=2, **variables)
-    said = f"error: found no Python 3.10 to {newest} with the venv module (python3 is Python {found})"
-    assert said in done.stderr
-    assert done.stderr.index("uv python install 3.11") < done.stderr.index("sudo apt install python3 python3-venv")
+    said = make_venv(clone, code=2, **variables).stderr
+    assert f"error: found no Python 3.10 to {newest} with the venv module (python3 is Python {found})" in said
+    assert said.index("uv python install 3.11") < said.index("sudo apt install python3 python3-venv")
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.parametrize(
-    ("says", "problem"),
-    [(None, "is not a program"), ("exit 127", "does not run"), ("echo 3.14", "is Python 3.14")],
-)
-def test_a_wrong_python_is_named_and_a_venv_that_is_there_stays(made, says, problem):
-    if says:
-        program(made / "wrong", says)
-    done = make_venv(made, code=2, PYTHON="./wrong")
-    assert f"error: PYTHON=./wrong {problem}, and the default stack needs Python 3.10 to 3.12" in done.stderr
+def test_a_wrong_python_is_named_and_a_venv_that_is_there_stays(made):
+    """One is a real Python: Debian's without the package python3-venv has no module ensurepip."""
+    program(made / "broken", "exit 127")
+    program(made / "new", "echo 3.14")
+    (made / "ensurepip.py").write_text("raise ImportError\n")
+    real = "is Python {}.{} without the venv module".format(*sys.version_info)
+    problems = {"./no": "is not a program", "./broken": "does not run", "./new": "is Python 3.14", sys.executable: real}
+    for python, problem in problems.items():
+        said = make_venv(made, code=2, PYTHON=python, PYTHONPATH=str(made)).stderr
+        assert f"error: PYTHON={python} {problem}, and the default stack needs Python 3.10 to 3.12" in said
     assert (made / ".venv" / "made-from").exists()
-
-
-def test_a_python_without_venv_module_is_recognized(clone):
-    """With a real Python: Debian's without the package python3-venv has no module ensurepip."""
-    (clone / "ensurepip.py").write_text("raise ImportError\n")
-    done = make_venv(clone, code=2, PYTHON=sys.executable, PYTHONPATH=str(clone))
-    version = "{}.{}".format(*sys.version_info)
-    assert f"error: PYTHON={sys.executable} is Python {version} without the venv module" in done.stderr
 
 
 def test_python_of_the_command_line_is_taken_and_replaces_another(made):

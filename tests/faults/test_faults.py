@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import trainers_of, wait_until
+from commands import heed_ctrl_c, trainers_of, wait_for_event, wait_until
 from fault_support import (
     CLEAN_EXIT_SECONDS,
     SILENT_NETWORK_SECONDS,
@@ -35,7 +35,7 @@ from tutorial_lib.launcher.jobspec import Limits
 from tutorial_lib.launcher.shm import job_files
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
-ENDLESS = "loop:1000000"
+ENDLESS, RANK_1 = "loop:1000000", "trainer 0 (rank 1) on machine-1"
 
 
 @pytest.fixture
@@ -75,53 +75,50 @@ def end(saw, tmp_path) -> Callable[..., JobFailed]:
     return wait
 
 
+LEFT = "ended with exit code 0 before the others finished"
+
+
 @pytest.mark.parametrize(
-    ("name", "fault", "fields", "said", "in_the_tail"),
+    ("fault", "fields", "said", "in_the_tail"),
     [
-        ("a trainer: raise", "raise", {}, "ValueError: a mistake in the training loop", "raise ValueError"),
-        ("a trainer: os._exit", "os._exit", {}, "exit code 3", ""),
-        (
-            "an exception in a sampler",
-            "sampler",
-            {"samplers": 1},
-            "ValueError: a mistake in the sampler",
-            "sample_blocks",
-        ),
+        ("raise", {}, f"{RANK_1}: ValueError: a mistake in the training loop", "raise ValueError"),
+        ("sampler", {"samplers": 1}, f"sampler of {RANK_1}: ValueError: a mistake in the sampler", "sample_blocks"),
+        ("os._exit", {}, f"{RANK_1}: exit code 3", ""),
+        ("os._exit(0)", {"forks": True}, f"{RANK_1}: {LEFT}", ""),
+        ("os._exit(0)", {"forks": False, "trainers": 2}, f"trainer 1 (rank 1) on machine-0: {LEFT}", ""),
     ],
 )
-def test_a_process_that_fails_by_itself(name, fault, fields, said, in_the_tail, start, end):
+def test_a_process_that_fails_by_itself(fault, fields, said, in_the_tail, start, end):
     """D15, L10, L14. A trainer that fails exits without waiting for others. Its exception is read before its exit code.
 
     The exception of a sampler is the cause, not the trainer's wait for the sampler.
     """
-    error = end(start(fault, "1", **fields), name)
-    who = "sampler of trainer 0" if fields else "trainer 0"
-    assert str(error) == f"{who} (rank 1) on machine-1: {said}"
-    assert (error.machine, error.role, error.log.name) == ("machine-1", who.split()[0], "trainer-0.log")
-    assert any(in_the_tail in line for line in error.tail)
-    assert fault != "raise" or said in error.log.read_text()
+    job = start(fault, "1", Limits(stall=8), **fields)
+    error = end(job, "an exception in a sampler" if fault == "sampler" else f"a trainer: {fault}")
+    assert str(error).startswith(said)
+    assert f"on {error.machine}" in said
+    assert said.startswith(f"{error.role} ")
+    assert in_the_tail in "\n".join(error.tail)
+    assert fault != "raise" or "a mistake in the training loop" in error.log.read_text()
 
 
 @pytest.mark.parametrize(
     ("role", "index", "fields", "words"),
     [
-        ("trainer", 0, {"forks": False}, "trainer 0 (rank 1) on machine-1"),
-        ("sampler", 0, {"samplers": 1}, "sampler of trainer 0 (rank 1) on machine-1"),
+        ("trainer", 0, {"forks": False}, RANK_1),
+        ("sampler", 0, {"samplers": 1}, f"sampler of {RANK_1}"),
         ("server", 0, {}, "server 0 on machine-1"),
         ("server", 1, {"servers": 2}, "server 1 on machine-1"),
     ],
 )
 def test_sigkill(role, index, fields, words, cluster, start, end):
-    def temporary_folders() -> set[Path]:
-        """Of Python's multiprocessing: those of a job are in its machine's /dev/shm, and go with the machine."""
-        return set(Path(tempfile.gettempdir()).glob("pymp-*"))
-
-    before = temporary_folders()
+    temporary = Path(tempfile.gettempdir())  # multiprocessing's folders are in the machine's /dev/shm, and go with it
+    before = set(temporary.glob("pymp-*"))
     job = start(**fields)
     job.signal(cluster.machines[1], role, signal.SIGKILL, index)
     error = end(job, f"SIGKILL to a{' backup' if index else ''} {role}")
     assert str(error) == f"{words}: killed by signal 9 (SIGKILL)"
-    assert temporary_folders() == before
+    assert set(temporary.glob("pymp-*")) == before
 
 
 def test_an_abort_is_not_the_first_cause(cluster, start):
@@ -130,18 +127,6 @@ def test_an_abort_is_not_the_first_cause(cluster, start):
     job.signal(cluster.machines[0], "trainer", signal.SIGABRT)
     job.signal(cluster.machines[1], "server", signal.SIGKILL)
     assert str(job.end()[0]) == "server 0 on machine-1: killed by signal 9 (SIGKILL)"
-
-
-@pytest.mark.parametrize(
-    ("fields", "who"),
-    [
-        ({"forks": True}, "trainer 0 (rank 1) on machine-1"),
-        ({"forks": False, "trainers": 2}, "trainer 1 (rank 1) on machine-0"),
-    ],
-)
-def test_a_rank_that_leaves_with_0_is_the_cause(fields, who, start):
-    error, _seconds = start("os._exit(0)", "1", Limits(stall=8), **fields).end()
-    assert str(error).startswith(f"{who}: ended with exit code 0 before the others finished")
 
 
 def test_sigkill_to_an_agent(start, end):
@@ -159,8 +144,7 @@ def test_sigstop_is_a_stall(cluster, start, tmp_path, end):
     job = start(limits=Limits(stall=4))
     job.signal(cluster.machines[1], "trainer", signal.SIGSTOP)
     error = end(job, "SIGSTOP of a trainer, --stall-timeout 4")
-    who = "trainer 0 (rank 1) on machine-1"
-    assert str(error).startswith(f"the job has not moved for 4 s: {who} is stopped by a signal (SIGSTOP?), in ")
+    assert str(error).startswith(f"the job has not moved for 4 s: {RANK_1} is stopped by a signal (SIGSTOP?), in ")
     assert (error.machine, error.role) == ("machine-1", "trainer")
     stacks = (tmp_path / "logs" / "stacks.txt").read_text()
     assert stacks.count("=== ") == 4  # two trainers, two servers
@@ -171,7 +155,7 @@ def test_a_skipped_collective_shows_who_waits_where(start, end):
     error = end(start("skip", "1", Limits(stall=4)), "one rank skips a collective, --stall-timeout 4")
     assert "trainer 0 (rank 0) on machine-0 is in all_reduce" in str(error)
     assert "called from faulty_trainer.py" in str(error)
-    assert "trainer 0 (rank 1) on machine-1 is in barrier" in str(error)
+    assert f"{RANK_1} is in barrier" in str(error)
 
 
 def test_a_wire_that_is_cut_for_good(cluster, start, end):
@@ -216,20 +200,21 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("fault", ["the run disk is full", "the run folder is removed"])
-def test_a_run_folder_that_cannot_be_written(fault, small_disk, start, end):
+def test_a_run_folder_that_is_full(small_disk, start, end):
     job = start(log_dir=str(small_disk / "run" / "logs"))
-    if fault == "the run disk is full":
-        with contextlib.suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        error = str(end(job, fault))
-        assert "no space left on" in error.lower()
-        assert str(small_disk) in error
-    else:
-        for _ in range(2):  # the job may have written meanwhile
-            shutil.rmtree(small_disk / "run", ignore_errors=True)
-        assert "has vanished" in str(end(job, fault))
+    with contextlib.suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    error = str(end(job, "the run disk is full"))
+    assert "no space left on" in error.lower()
+    assert str(small_disk) in error
+
+
+def test_a_run_folder_that_is_removed(start, tmp_path, end):
+    job = start(log_dir=str(tmp_path / "run" / "logs"))
+    for _ in range(2):  # the job may have written meanwhile
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    assert "has vanished" in str(end(job, "the run folder is removed"))
 
 
 @pytest.mark.root
@@ -251,7 +236,7 @@ def test_out_of_memory(start, tmp_path, end):
     finally:
         wait_until(lambda: not (group / "cgroup.procs").read_text(), f"the end of what is in {group}")
         group.rmdir()
-    assert error.startswith("trainer 0 (rank 1) on machine-1: killed by signal 9 (SIGKILL); the kernel ended a process")
+    assert error.startswith(f"{RANK_1}: killed by signal 9 (SIGKILL); the kernel ended a process")
     assert "for want of memory" in error
 
 
@@ -273,7 +258,7 @@ def refused(cluster, partition_of, tmp_path, saw) -> Callable[..., PreflightFail
     return run
 
 
-def test_a_port_that_is_taken(cluster, refused):
+def test_what_a_machine_or_its_address_makes_impossible(cluster, refused, tmp_path):
     code = "import socket, time; s = socket.create_server(('', 30050)); print('up', flush=True); time.sleep(1000)"
     other = cluster.popen(cluster.machines[1], [sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"up\n"
@@ -281,9 +266,6 @@ def test_a_port_that_is_taken(cluster, refused):
     assert "30050 (server 0) is taken by process" in str(error)
     other.kill()
     other.communicate()
-
-
-def test_addresses_that_are_wrong(cluster, refused):
     first, second = cluster.machines
     swapped = [replace(first, address=second.address), replace(second, address=first.address)]
     sentence = "machine-0: address: 10.77.0.2 (line 1) does not belong to this machine"
@@ -293,30 +275,23 @@ def test_addresses_that_are_wrong(cluster, refused):
     cluster.machines = [first]
     refused("a wrong number of addresses", "2 parts")
     cluster.machines = [first, second]
+    # Really another version, as far as the machine's own package data say: in its mount namespace.
+    metadata = importlib.metadata.distribution("dgl")._path / "METADATA"
+    (tmp_path / "METADATA").write_text(metadata.read_text().replace("Version: 2.1.0", "Version: 2.0.0"))
+    command = ["mount", "--bind", str(tmp_path / "METADATA"), str(metadata)]
+    assert cluster.popen(second, command).wait(timeout=10) == 0
+    refused("another dgl version on one machine", "machine-1: versions: dgl is 2.0.0, machine-0 has 2.1.0")
 
 
 def test_a_damaged_partition_file(partition_of, refused, tmp_path):
     folder = tmp_path / "parts"
     shutil.copytree(partition_of(2).folder, folder)
     file, config = folder / "part1" / "node_feat.dgl", folder / partition_of(2).config.name
-    for damage, change in [
-        ("bit-flipped", flip_last_bit),
-        ("truncated", lambda p: os.truncate(p, 1000)),
-        ("missing", os.unlink),
-    ]:
+    damages = {"bit-flipped": flip_last_bit, "truncated": lambda path: os.truncate(path, 1000), "missing": os.unlink}
+    for damage, change in damages.items():
         change(file)
         error = refused(f"a {damage} partition file", "node_feat.dgl", part_config=str(config))
         assert [finding.machine for finding in error.findings if finding.status == "fail"] == ["machine-1"]
-
-
-def test_another_dgl_version_on_one_machine(cluster, refused, tmp_path):
-    """Really another one, as far as the machine's own package data say: they are replaced in its mount namespace."""
-    metadata = importlib.metadata.distribution("dgl")._path / "METADATA"
-    (tmp_path / "METADATA").write_text(metadata.read_text().replace("Version: 2.1.0", "Version: 2.0.0"))
-    command = ["mount", "--bind", str(tmp_path / "METADATA"), str(metadata)]
-    assert cluster.popen(cluster.machines[1], command).wait(timeout=10) == 0
-    words = "machine-1: versions: dgl is 2.0.0, machine-0 has 2.1.0"
-    refused("another dgl version on one machine", words)
 
 
 @pytest.mark.parametrize("cluster", [{"shm_bytes": 2 << 20}], indirect=True)
@@ -376,3 +351,45 @@ with LocalBackend() as cluster:
     wait_until(cleaned, "the end of its processes", 30)
     assert job_files(SHM_PATTERNS) == []
     saw("stale segments of a killed job", "none: the next job removes them and runs", None)
+
+
+EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
+
+
+@pytest.mark.parametrize(
+    ("machines", "sent", "code"),
+    [
+        (EMULATED, signal.SIGINT, 130),
+        (LOCAL, signal.SIGTERM, 143),
+        (EMULATED, signal.SIGHUP, 129),
+        (LOCAL, signal.SIGKILL, -9),
+    ],
+)
+def test_signals_to_the_command_end_everything(machines, sent, code, emulation, data_root, tmp_path, saw):
+    arguments = [*machines, "--scale", "0.005", "--epochs", "10000", "--root", str(data_root)]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(tmp_path / "run")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
+    )
+    try:
+        wait_for_event(tmp_path / "run", "epoch", command)
+        start = time.monotonic()
+        if sent == signal.SIGINT:
+            os.killpg(command.pid, sent)  # as a terminal does: every process of the foreground group gets it
+        else:
+            command.send_signal(sent)
+        errors = command.communicate(timeout=CLEAN_EXIT_SECONDS)[1]
+    finally:
+        command.kill()
+    assert command.returncode == code
+    lines = errors.partition("\nto continue: ")[0].splitlines()
+    last = (lines or ["nothing: the command itself was killed"])[-1]
+    saw(f"{sent.name} to the command, {' '.join(machines)}", last, time.monotonic() - start)
+    cause = {"SIGINT": "interrupted", "SIGHUP": "told to end (SIGHUP)", "SIGTERM": "told to end (SIGTERM)"}.get(
+        sent.name
+    )
+    assert cause is None or last == f"{cause}; everything that was started has been stopped"

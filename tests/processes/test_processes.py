@@ -8,10 +8,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +22,7 @@ from tutorial_lib.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 METHODS = pytest.mark.parametrize("start", [fork, spawn])
-LIMIT = 30.0
+LIMIT = 100.0  # against hangs: on a busy computer, a spawned rank needs half a minute to start
 TESTS = str(Path(__file__).parents[1])
 
 
@@ -34,7 +32,7 @@ ENVIRONMENT = {"PYTHONPATH": TESTS, "OMP_NUM_THREADS": "2"}
 def run_python(*words: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that can import ``rank_functions``."""
     command = [sys.executable, *words]
-    return subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=40)
+    return subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT)
 
 
 def open_things() -> tuple[int, set[str], int]:
@@ -43,7 +41,7 @@ def open_things() -> tuple[int, set[str], int]:
     return len(os.listdir("/proc/self/fd")), set(os.listdir(tempfile.gettempdir())), len(listening)
 
 
-def test_import_needs_no_dgl() -> None:
+def test_import_needs_no_dgl():
     code = "import sys, support.processes as p; print('dgl' in sys.modules, 'torch' in sys.modules)"
     assert run_python("-c", code).stdout.split() == ["False", "False"]
 
@@ -53,13 +51,8 @@ def lines_of(*ranks: int) -> list[str]:
     return [f"[rank {rank}] {kind} {rank}" for rank in ranks for kind in ("python", "error", "printf", "program")]
 
 
-# ---- results
-
-
 @METHODS
-def test_results_in_rank_order_equal_all_reduce_and_nothing_left(
-    start: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_in_rank_order_equal_all_reduce_and_nothing_left(start, capsys):
     """With a tensor that all share and output of every kind, in one start: one of fresh interpreters takes long."""
     start(rf.thread_count, 1)  # whatever Python opens once
     tensor = torch.zeros(4).share_memory_()
@@ -72,7 +65,7 @@ def test_results_in_rank_order_equal_all_reduce_and_nothing_left(
     assert capsys.readouterr().out.splitlines() == lines_of(0, 1)
 
 
-def test_ranks_get_arguments_environment_threads_and_no_socket_of_the_parent(capsys) -> None:
+def test_ranks_get_arguments_environment_threads_and_no_socket_of_the_parent(capsys):
     """With a socket of the parent, the port at which ranks find each other would stay taken after its end."""
     first, second = found = fork(rf.portrait, 2, ("a", {"b": 1}))
     assert [rank["args"] for rank in found] == [(rank, 2, "a", {"b": 1}) for rank in range(2)]
@@ -86,7 +79,7 @@ def test_ranks_get_arguments_environment_threads_and_no_socket_of_the_parent(cap
     assert capsys.readouterr().out == ""
 
 
-def test_runs_at_once_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_at_once_do_not_meet(monkeypatch):
     """They share the environment that ranks start with, and a rank is a copy of what other threads do meanwhile."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with ThreadPoolExecutor(8) as threads:
@@ -95,15 +88,12 @@ def test_runs_at_once_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["OMP_NUM_THREADS"] == "1"
 
 
-# ---- failures
-
-
 @METHODS
-def test_exception_keeps_type_attributes_and_traceback_and_ends_the_siblings(start: Callable[..., Any]) -> None:
+def test_exception_keeps_type_attributes_and_traceback_and_ends_the_siblings(start):
     begin = time.monotonic()
     with pytest.raises(rf.OwnError) as caught:
         start(rf.fail, 2, ("OwnError",), backend="gloo", timeout=LIMIT)
-    assert time.monotonic() - begin < 25  # a spawned rank needs 10 s to start on a busy machine
+    assert time.monotonic() - begin < 0.8 * LIMIT
     assert caught.value.code == 7
     text = str(caught.value.__cause__)
     assert "rank 1:" in text
@@ -121,31 +111,26 @@ def test_exception_keeps_type_attributes_and_traceback_and_ends_the_siblings(sta
         ("KeyboardInterrupt", r"^rank 1 raised KeyboardInterrupt", None, None),
     ],
 )
-def test_end_without_a_result_names_rank_and_cause(how: str, message: str, code: int | None, name: str | None) -> None:
+def test_end_without_a_result_names_rank_and_cause(how, message, code, name):
     with pytest.raises(RankFailed, match=message) as caught:
         fork(rf.fail, 2, (how,), backend="gloo", timeout=LIMIT)
     assert (caught.value.rank, caught.value.signal) == (1, name)
     assert code is None or caught.value.exit_code == code
 
 
-def test_the_cause_may_come_a_moment_after_its_effect() -> None:
+def test_the_cause_may_come_a_moment_after_its_effect():
     with pytest.raises(ValueError, match="the cause"):
         fork(rf.effect_before_cause, 2)
 
 
 @METHODS
-def test_a_rank_that_dies_after_its_return_is_a_failure(start: Callable[..., Any]) -> None:
+def test_a_rank_that_dies_after_its_return_is_a_failure(start):
     with pytest.raises(RankFailed, match=r"^rank 1 returned its result, then ended with exit code 3") as caught:
         start(rf.dies_after_its_return, 2, timeout=LIMIT)
     assert (caught.value.rank, caught.value.exit_code, caught.value.output) == (1, 3, "last words")
 
 
-def test_result_that_cannot_be_pickled_is_named() -> None:
-    with pytest.raises(TypeError, match=r"rank 1 returned a builtins\.function, which cannot be pickled"):
-        fork(rf.fail, 2, ("unpicklable",))
-
-
-def test_time_limit_says_where_each_rank_is() -> None:
+def test_time_limit_says_where_each_rank_is():
     with pytest.raises(RanksTimedOut) as caught:
         fork(rf.sleeps_on, 2, backend="gloo", timeout=1.5)
     error = caught.value
@@ -157,13 +142,10 @@ def test_time_limit_says_where_each_rank_is() -> None:
         spawn(rf.thread_count, 1, timeout=0.01)
 
 
-@pytest.mark.parametrize("bad", [{"nprocs": 0}, {"nprocs": 1.5}, {"timeout": 0}, {"threads": 0}, {"fn": 3}])
-def test_wrong_arguments(bad: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=f"^{next(iter(bad))} must be"):
-        fork(**{"fn": rf.thread_count, "nprocs": 1, **bad})
-
-
-def test_what_cannot_be_pickled_is_named_before_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_named_before_a_process_starts(monkeypatch):
+    for name, value in {"nprocs": 1.5, "timeout": 0, "threads": 0, "fn": 3}.items():
+        with pytest.raises(InputError, match=f"^{name} must be"):
+            fork(**{"fn": rf.thread_count, "nprocs": 1, name: value})
     monkeypatch.setattr(subprocess, "Popen", None)
     with pytest.raises(InputError, match=r"the function .*<lambda> cannot be pickled") as caught:
         spawn(lambda *ranks: ranks, 2)
@@ -177,7 +159,7 @@ def test_what_cannot_be_pickled_is_named_before_a_process_starts(monkeypatch: py
     ("guard", "code", "output", "error"),
     [("True", 1, "", "the script calls spawn() at its top level"), ("__name__ == '__main__'", 0, "[0, 1]\n", "")],
 )
-def test_a_script_needs_a_main_guard(guard: str, code: int, output: str, error: str, tmp_path: Path) -> None:
+def test_a_script_needs_a_main_guard(guard, code, output, error, tmp_path):
     text = "from support.processes import spawn\ndef f(rank, n):\n    return rank\n"
     (tmp_path / "script.py").write_text(f"{text}if {guard}:\n    print(spawn(f, 2))\n")
     done = run_python(str(tmp_path / "script.py"))
@@ -185,11 +167,8 @@ def test_a_script_needs_a_main_guard(guard: str, code: int, output: str, error: 
     assert error in done.stderr
 
 
-# ---- in Jupyter
-
-
 @pytest.mark.whole_run
-def test_in_jupyter() -> None:
+def test_in_jupyter():
     """Output appears in the cell that called; a cell's function is refused by spawn and accepted by fork."""
     import nbformat
     from nbclient import NotebookClient
@@ -197,12 +176,12 @@ def test_in_jupyter() -> None:
     cells = [
         "import sys; sys.path.insert(0, " + repr(TESTS) + ")\n"
         "from support.processes import spawn, fork\nimport rank_functions as rf\nfork(rf.speak, 2)",
-        "spawn(rf.thread_count, 1, threads=2, timeout=30)",
+        "spawn(rf.thread_count, 1, threads=2, timeout=60)",
         "def mine(rank, world_size):\n    print('from a cell')\n    return rank\nfork(mine, 2)",
         "try:\n    spawn(mine, 2)\nexcept Exception as error:\n    print(error, '|', error.remedy)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=LIMIT, kernel_name="python3").execute()
     texts = ["".join(o.get("text", "") or o["data"]["text/plain"] for o in cell.outputs) for cell in notebook.cells]
     assert texts[0].splitlines()[:4] == lines_of(0)
     assert texts[1] == "[2]"
@@ -211,13 +190,10 @@ def test_in_jupyter() -> None:
     assert "Put it in a module" in texts[3]
 
 
-# ---- the end of the parent
-
-
 @pytest.mark.parametrize(
     ("method", "end"), [("fork", signal.SIGKILL), ("spawn", signal.SIGKILL), ("fork", signal.SIGINT)]
 )
-def test_ranks_and_their_programs_end_with_the_parent(tmp_path: Path, method: str, end: signal.Signals) -> None:
+def test_ranks_and_their_programs_end_with_the_parent(tmp_path, method, end):
     """Both ranks and the program of each: ``nothing_left`` finds them if they do not."""
     code = (
         f"import rank_functions as rf, threading\nfrom support.processes import {method} as start\n"
@@ -233,13 +209,11 @@ def test_ranks_and_their_programs_end_with_the_parent(tmp_path: Path, method: st
         parent.wait()
 
 
-def test_programs_of_a_rank_end_with_a_failure(tmp_path: Path) -> None:
+def test_programs_of_a_rank_end_with_a_failure(tmp_path):
     with pytest.raises(RanksTimedOut):
         fork(rf.with_child, 2, (str(tmp_path),), timeout=3)
     assert len(list(tmp_path.iterdir())) == 2
 
-
-# ---- OpenMP after a fork
 
 AFTER_OPENMP = """
 import json, rank_functions as rf
@@ -257,7 +231,7 @@ print(json.dumps(found))
 """
 
 
-def test_fork_after_openmp_hangs_unless_in_a_fresh_thread() -> None:
+def test_fork_after_openmp_hangs_unless_in_a_fresh_thread():
     done = run_python("-c", AFTER_OPENMP)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -267,24 +241,15 @@ def test_fork_after_openmp_hangs_unless_in_a_fresh_thread() -> None:
     assert "fix_openmp" in found["remedy"]
 
 
-def test_fix_openmp_passes_everything_on() -> None:
+def test_fix_openmp_passes_everything_on():
+    assert fork(rf.fixed, 2, ("exit 0",), backend="gloo", timeout=LIMIT) == [None, None]  # no failure
     with pytest.raises(rf.OwnError) as caught:
         fork(rf.fixed, 1, ("OwnError",), timeout=LIMIT)
     assert "forking.py" not in str(caught.value.__cause__)
     with pytest.raises(RankFailed, match=r"called sys.exit\(2\)"):
         fork(rf.fixed, 1, ("exit 2",), timeout=LIMIT)
+    with pytest.raises(TypeError, match=r"rank 0 returned a builtins\.function, which cannot be pickled"):
+        fork(rf.fixed, 1, ("unpicklable",), timeout=LIMIT)
     assert rf.fixed.__name__ == "fixed"
     assert spawn(rf.fixed, 1, timeout=LIMIT) == [(0, 4e6, False)]
     assert spawn(fix_openmp(rf.thread_count), 1, threads=2, timeout=LIMIT) == [2]
-
-
-def test_a_graphbolt_graph_travels_to_spawned_ranks():
-    """Its tensors exist only while it is pickled."""
-    import dgl
-    import dgl.graphbolt
-
-    graph = dgl.graphbolt.from_dglgraph(dgl.rand_graph(50, 300), is_homogeneous=True)
-    assert spawn(rf.edges_of_graphbolt, 2, (graph,)) == [300, 301]
-    before = len(os.listdir("/proc/self/fd"))  # from now on the graph itself lies in shared memory
-    assert spawn(rf.edges_of_graphbolt, 1, (graph,)) == [300]
-    assert len(os.listdir("/proc/self/fd")) == before

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from ways import Emulated, Local, Ssh, Way
 from tutorial_lib.files import sha256_of
 
 os.environ[MARK] = "soak"  # inherited by every process of every job: what is left can be told
+os.environ["TUTORIAL_NO_SKIP"] = "1"  # semaphores in /dev/shm count, too
 END_SECONDS = 90
 GONE_SECONDS = 10
 
@@ -44,19 +46,13 @@ def saved_epochs(out: Path) -> int:
 
 
 class Soak:
-    """The launches and what was seen of them.
-
-    Attributes:
-        rows: by fault: launches, named right, longest seconds from fault to exit.
-        problems: sentences; a good soak has none.
-        ends: by way, how its long run ended.
-    """
+    """The launches, and what was seen of them: rows of the table, problems, and how the long runs ended."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.data = folder, folder / "data"
         self.random = random.Random(seed)
         random.seed(seed)
-        self.rows: dict[str, list[tuple[str, bool, float]]] = defaultdict(list)
+        self.rows: dict[str, list[tuple[bool, float]]] = defaultdict(list)  # named right, and after how many seconds
         self.problems: list[str] = []
         self.ends: list[str] = []
         self.count = 0
@@ -83,16 +79,16 @@ class Soak:
             errors, seconds, hit = run.process.communicate()[1], END_SECONDS, True
             self._problem(run, fault, f"no end within {END_SECONDS} s", errors)
         code = run.process.returncode
-        named = fault.named(errors) and code in fault.codes
+        named = re.search(fault.report, errors) is not None and code in fault.codes
         if hit:
-            self.rows[fault.name].append((way.name, named, seconds))
+            self.rows[fault.name].append((named, seconds))
             if not named:
                 self._problem(run, fault, f"exit code {code}, and the cause is not named", errors)
         elif code != 0:
             self._problem(run, fault, f"ended by itself with exit code {code}", errors)
         if any(line.startswith("Traceback") for line in errors.splitlines()):
             self._problem(run, fault, "a bare traceback", errors)
-        self._mend(way)
+        way.mend()
         self._look_around(run, fault, owned)
         for path in (path for path in owned if path.parent.name == "shm"):
             path.unlink(missing_ok=True)
@@ -102,22 +98,17 @@ class Soak:
     def _start(self, way: Way, fault: Fault) -> Run:
         if fault.script is None:
             out = self._long_run(way)
-            words = way.train(out, 10_000, *fault.options)
-        else:
-            out = self.folder / f"launch-{self.count}"
-            words = way.launch(out, *fault.script, *fault.options)
-        return Run(way, out, way.start(*words), fault.script is None)
+            return Run(way, out, way.start(*way.train(out, 10_000, *fault.options)), trains=True)
+        out = self.folder / f"launch-{self.count}"
+        return Run(way, out, way.start(*way.launch(out, *fault.script, *fault.options)), trains=False)
 
     def _hit(self, run: Run, fault: Fault) -> bool:
         """Do it, at a random moment; False: the job had ended before."""
         if fault.inject is None:
             return True
-        if fault.at_once:
-            time.sleep(self.random.uniform(0.5, 14))
-        elif not run.wait_until_moving():
-            return False
-        else:
-            time.sleep(self.random.uniform(0, 3))
+        if not fault.at_once:
+            run.wait_until_moving()
+        time.sleep(self.random.uniform(0.5, 14) if fault.at_once else self.random.uniform(0, 3))
         if running := run.process.poll() is None:
             fault.inject(run)
         return running
@@ -131,16 +122,11 @@ class Soak:
         for path in mine:
             path.parent.mkdir(exist_ok=True)
             path.write_text("mine")
-        parts = [path for path in self.folder.glob("workspace*/**/*") if path.is_file()]
         written = ("ip-", "fault-at")  # by `launch`, and by the script itself
+        parts = [path for path in self.folder.glob("workspace*/**/*") if path.is_file()]
         parts = [path for path in parts if not path.name.startswith(written)]
         run.way.before |= {str(path) for path in mine if path.parent.name == "shm"}
         return {path: sha256_of(path) for path in [*mine, *parts]}
-
-    def _mend(self, way: Way) -> None:
-        if isinstance(way, Ssh):
-            for machine in way.lab.machines:
-                way.lab.cluster.change_link(machine, "mend")
 
     def _look_around(self, run: Run, fault: Fault, owned: dict[Path, str]) -> None:
         deadline = time.monotonic() + (45 if "wire" in fault.name else GONE_SECONDS)
@@ -171,10 +157,9 @@ class Soak:
         wanted = self._to_the_end(way, self.folder / f"{out.name}-undisturbed", epochs)
         different = [epoch for epoch, pair in enumerate(zip(got, wanted, strict=True)) if pair[0] != pair[1]]
         how = f"differ from epoch {different[0]} on" if different else "are equal"
-        self.ends.append(
-            f"{way.name}: finished after {epochs} epochs; its losses and those of an undisturbed run {how}."
-        )
-        self.problems += self.ends[-1:] if different else []
+        end = f"{way.name}: finished after {epochs} epochs; its losses and those of an undisturbed run {how}."
+        self.ends.append(end)
+        self.problems += [end] if different else []
 
     def _long_run(self, way: Way) -> Path:
         out = self.folder / f"{way.name.split()[0].strip('-')}-run"
@@ -186,8 +171,8 @@ class Soak:
         """Markdown: one row a fault."""
         lines = ["| fault | launches | named right | longest, from fault to exit |", "|---|---|---|---|"]
         for name, seen in sorted(self.rows.items()):
-            right = sum(named for _, named, _ in seen)
-            lines.append(f"| {name} | {len(seen)} | {right} | {max(s for _, _, s in seen):.1f} s |")
+            right, seconds = sum(named for named, _ in seen), max(seconds for _, seconds in seen)
+            lines.append(f"| {name} | {len(seen)} | {right} | {seconds:.1f} s |")
         return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -37,46 +36,26 @@ class Run:
                     return True
         return False
 
-    def wait_until_moving(self) -> bool:
-        """False: it ended before."""
+    def wait_until_moving(self) -> None:
         wait_until(lambda: self.process.poll() is not None or self.moving(), "its first step", READY_SECONDS)
-        return self.process.poll() is None
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A row of the table.
-
-    Attributes:
-        name: as in the table.
-        report: pattern of the line that names the cause; None where the command itself is killed.
-        codes: exit codes that are right.
-        inject: does it, to a running job; None: the job does it to itself.
-        script: for ``launch``: fault and rank of ``faulty_trainer.py``; None runs ``train``.
-        options: further ones of the command.
-        at_once: may come at any moment from the start, not only while it trains.
-        ways: names of the ways that it can be done on; empty: all.
-    """
+    """A row of the table."""
 
     name: str
-    report: str | None
-    codes: tuple[int, ...] = (1,)
-    inject: Callable[[Run], None] | None = None
-    script: tuple[str, str] | None = None
+    report: str  # pattern of the line that names the cause; empty where the command itself is killed
+    codes: tuple[int, ...] = (1,)  # exit codes that are right
+    inject: Callable[[Run], None] | None = None  # None: the job does it to itself
+    script: tuple[str, str] | None = None  # for `launch`: fault and rank of faulty_trainer.py; None runs `train`
     options: tuple[str, ...] = ()
-    at_once: bool = False
-    ways: tuple[str, ...] = ()
-
-    def named(self, errors: str) -> bool:
-        """Whether the report says what it was."""
-        return self.report is None or re.search(self.report, errors) is not None
+    at_once: bool = False  # it may come at any moment from the start, not only while the job trains
+    ways: tuple[str, ...] = ()  # names of the ways that it can be done on; empty: all
 
 
 def to_the_command(number: signal.Signals) -> Callable[[Run], None]:
-    def inject(run: Run) -> None:
-        os.kill(run.way.pid(run.process), number)
-
-    return inject
+    return lambda run: os.kill(run.way.pid(run.process), number)
 
 
 def to_a(role: str, number: signal.Signals) -> Callable[[Run], None]:
@@ -108,6 +87,7 @@ def kill_all_of_a_machine(run: Run) -> None:
 SSH, EMULATED, LOCAL = "ssh --copy_to", "emulated", "--machines 1"
 WHO = r"on \S+"
 KILLED = "killed by signal 9"
+SAMPLER, LOOP = rf"error: sampler of trainer 0 .*{WHO}: {KILLED}", ("loop:1000000", "-")
 AGENT_GONE = rf"error: agent {WHO}: (it was killed|the agent ended)"
 STALL = ("--stall-timeout", "6")
 STILL = r"error: the job has not moved for 6 s: {} 0 .*on \S+ is stopped"
@@ -115,7 +95,7 @@ FAULTS = [
     Fault("SIGINT to the command", "interrupted; everything", (130,), to_the_command(signal.SIGINT), at_once=True),
     Fault("SIGTERM to the command", r"told to end \(SIGTERM\)", (143,), to_the_command(signal.SIGTERM), at_once=True),
     Fault("SIGHUP to the command", r"told to end \(SIGHUP\)", (129,), to_the_command(signal.SIGHUP), at_once=True),
-    Fault("SIGKILL to the command", None, (-9, 137), to_the_command(signal.SIGKILL), at_once=True),
+    Fault("SIGKILL to the command", "", (-9, 137), to_the_command(signal.SIGKILL), at_once=True),
     Fault("SIGKILL to a trainer", rf"error: trainer 0 .*{WHO}: {KILLED}", inject=to_a("trainer", signal.SIGKILL)),
     Fault("SIGKILL to a server", rf"error: server 0 {WHO}: {KILLED}", inject=to_a("server", signal.SIGKILL)),
     Fault("SIGKILL to an agent", AGENT_GONE, inject=to_a("agent", signal.SIGKILL)),
@@ -127,11 +107,5 @@ FAULTS = [
     Fault("a trainer raises", r"error: trainer 0 .*ValueError: a mistake in the training loop", script=("raise", "0")),
     Fault("a trainer calls sys.exit(3)", r"error: trainer 0 .*SystemExit: 3", script=("exit", "0")),
     Fault("a trainer calls os._exit(3)", r"error: trainer 0 .*exit code 3", script=("os._exit", "0")),
-    Fault(
-        "SIGKILL to a sampler",
-        rf"error: sampler of trainer 0 .*{WHO}: {KILLED}",
-        inject=to_a("sampler", signal.SIGKILL),
-        script=("loop:1000000", "-"),
-        options=("--num_samplers", "1"),
-    ),
+    Fault("SIGKILL to a sampler", SAMPLER, (1,), to_a("sampler", signal.SIGKILL), LOOP, ("--num_samplers", "1")),
 ]

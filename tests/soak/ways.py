@@ -11,27 +11,21 @@ from pathlib import Path
 
 import psutil
 from commands import MARK
+from fault_support import FAULTY
 from lifelines import processes_of
-from runtime_support import marked_processes
+from runtime_support import files_and_interfaces, marked_processes
 from ssh_support import SshLab
 
-TESTS = Path(__file__).resolve().parents[1]
 SETTINGS = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--batch-size", "20"]
 PIPES: dict = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True, "errors": "replace"}
 
 
 class Way:
-    """A job on two machines of some kind.
-
-    Attributes:
-        name: as in the table.
-        options: of ``train`` and ``launch``, that say where to run.
-        parts: machines, and so parts of the graph.
-    """
+    """A job on machines of some kind."""
 
     name = ""
-    options: tuple[str, ...] = ()
-    parts = 2
+    options: tuple[str, ...] = ()  # of `train` and `launch`, that say where to run
+    parts = 2  # machines, and so parts of the graph
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.folder, self.data = folder, data
@@ -70,9 +64,8 @@ class Way:
             command = [sys.executable, "-m", "tutorial_lib", "partition", "--dataset", "synthetic-products"]
             command += ["--scale", "0.005", "--root", str(self.data), "--parts", str(self.parts)]
             subprocess.run([*command, "--out", str(workspace / "parts")], check=True, capture_output=True, timeout=120)
-            for name in ("faulty_trainer.py", "copy_of_the_user.txt"):
-                source = TESTS / "programs" / name
-                (workspace / name).write_bytes(source.read_bytes() if source.exists() else b"mine\n")
+            shutil.copy(FAULTY, workspace)
+            (workspace / "copy_of_the_user.txt").write_text("mine\n")
         return workspace
 
     def pid(self, process: subprocess.Popen) -> int:
@@ -81,14 +74,14 @@ class Way:
 
     def seen(self) -> set[str]:
         """What a job could leave on this computer."""
-        temporary = Path(tempfile.gettempdir())
-        found = {str(path) for pattern in ("torchelastic_*", "pymp-*") for path in temporary.glob(pattern)}
-        found |= {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-        return found | {f"interface {name}" for name in psutil.net_if_addrs()}
+        return files_and_interfaces() | {str(path) for path in Path(tempfile.gettempdir()).glob("pymp-*")}
 
     def left(self) -> list[str]:
         """What is there now and was not before: processes, files, interfaces, ports."""
         return sorted([*marked_processes(os.environ[MARK]), *(self.seen() - self.before)])
+
+    def mend(self) -> None:
+        """Repair what a fault has done to the machines."""
 
     def after(self, out: Path) -> str:  # noqa: ARG002
         """What the user is told to do after a job that was broken off; returns what went wrong in it."""
@@ -145,6 +138,10 @@ class Ssh(Way):
         names = {m.name: self.lab.left_on(m) for m in [*self.lab.machines, self.lab.head]}
         there = [f"{name}: {what}" for name, (running, shm, _) in names.items() for what in [*running, *shm]]
         return sorted([*there, *(self.seen() - self.before)])
+
+    def mend(self) -> None:
+        for machine in self.lab.machines:
+            self.lab.cluster.change_link(machine, "mend")
 
     def results_there(self) -> list[str]:
         """Folders of runs on the machines."""
