@@ -100,7 +100,6 @@ def test_with_only_python_3_13_it_is_the_modern_stack(clone, name):
     done = make_venv(clone, **variables)
     assert "Python 3.13 runs only the modern stack" in done.stderr
     assert "uv python install 3.11" in done.stderr
-    assert (clone / ".venv-modern" / "made-from").exists()
     assert not (clone / ".venv").exists()
     calls = [call.split(" --no-input ")[1] for call in (clone / "calls").read_text().splitlines() if "stdin" in call]
     site = ".venv-modern/lib/python3.13/site-packages"
@@ -127,7 +126,6 @@ def test_an_older_python_is_preferred_to_3_13(clone):
     assert "Making .venv with Python 3.12.9" in make_venv(clone).stderr
     (clone / "of-uv" / "python").unlink()
     assert make_venv(clone, "stack").stdout == "default\n"
-    assert make_venv(clone).stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -166,11 +164,8 @@ def test_it_is_reused_until_the_lock_changes_and_removed_on_demand(made):
 
 def test_a_moved_clone_makes_its_venv_again(made, tmp_path_factory):
     """A .venv holds its own path: a copy in another folder does not work."""
-    moved = tmp_path_factory.mktemp("moved") / "clone"
-    shutil.copytree(made, moved, symlinks=True)
-    (moved / "calls").unlink()
-    make_venv(moved)
-    assert "pip install" in (moved / "calls").read_text()
+    moved = shutil.copytree(made, tmp_path_factory.mktemp("moved") / "clone", symlinks=True)
+    assert "Making .venv with Python 3.11.9" in make_venv(moved).stderr
 
 
 @pytest.mark.parametrize("linked", [False, True])
@@ -211,8 +206,8 @@ def test_uv_is_used_when_there_is_no_python(clone):
     program(clone / "venv-python", "")
     make_venv(clone)
     calls = (clone / "calls").read_text().splitlines()
-    assert calls[0] == "uv venv --allow-existing --python 3.11 .venv"
-    assert calls[1] == "uv pip install --python .venv/bin/python --require-hashes --no-deps -r requirements.lock"
+    install = "uv pip install --python .venv/bin/python --require-hashes --no-deps -r requirements.lock"
+    assert calls[:2] == ["uv venv --allow-existing --python 3.11 .venv", install]
 
 
 def test_another_system_is_refused_with_a_way_out(clone):
