@@ -9,6 +9,8 @@ import pytest
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
+from tutorial_lib.launcher import environment
+from tutorial_lib.launcher.backends.remote import SshBackend
 from tutorial_lib.launcher.environment import describe_environment, job_environment, role_environment
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Channel, Prepare
@@ -117,3 +119,20 @@ def test_the_added_environment_is_described():
     assert [name for name in set(added) - others if f"{name}={added[name]}" not in described] == []
     for role in SPEC.roles:
         assert [name for name in role_environment(SPEC, 0, role, 0, 4) if f"  {name}=" not in described] == []
+
+
+def test_a_lock_of_an_editor_is_no_part_of_the_package(tmp_path, monkeypatch):
+    """Emacs makes a link that points nowhere next to a file that it edits."""
+    (tmp_path / "launcher").mkdir()
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "launcher" / "environment.py"))
+    before = environment.package_digest()
+    (tmp_path / ".#agent.py").symlink_to("me@here.1:2")
+    assert environment.package_digest() == before
+    (tmp_path / "agent.py").write_text("x")
+    assert environment.package_digest() != before
+
+
+def test_the_remedy_for_ssh_names_its_configuration():
+    backend = SshBackend([PLAN.machines[0]], port=23, username="me", config="/my conf")
+    remedy = backend.remedy(PLAN.machines[0], "me@10.0.0.1: Permission denied (publickey).")
+    assert "ssh-copy-id -F '/my conf' -p 23 me@10.0.0.1" in remedy

@@ -114,6 +114,8 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
     assert "lab: switched off" in tutorial("machines", "stop")
     assert "no machines named 'lab' are running" in tutorial("on", "machine-0", "true", code=2)
     assert "no machines named 'lab' are running" in tutorial("machines", "stop", code=2)
+    with pytest.raises(InputError, match="the machines 'lab' have ended"):  # while the command loaded its data
+        cluster.__enter__()
 
 
 def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):

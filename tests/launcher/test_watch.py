@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,7 +103,9 @@ def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path):
 def test_a_failed_sampler_is_reported(tmp_path):
     """L10. It is a zombie of a trainer that waits for it forever. One that ended well or by SIGTERM is not reported."""
     commands = ["kill -9 $$", "exit 3", "exit 0", "kill $$"]
-    workers = [subprocess.Popen(["sh", "-c", f"read line; {command}"], stdin=subprocess.PIPE) for command in commands]
+    shell = os.fsencode(tmp_path) + b"/\xff"  # a process can have a name that is no UTF-8
+    os.symlink(shutil.which("sh"), shell)
+    workers = [subprocess.Popen([shell, "-c", f"read line; {command}"], stdin=subprocess.PIPE) for command in commands]
     for worker in workers:
         note_member(tmp_path, worker.pid, "sampler")
     health = MachineHealth(tmp_path)
@@ -160,7 +163,8 @@ def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path, monkeypatch):
         == f"run folder {run} has vanished (removed or unmounted while the job ran)"
     )
 
-    def refuse(_path: Path, _data: bytes) -> int:
+    def refuse(path: Path, _data: bytes) -> int:
+        path.touch()
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
@@ -168,3 +172,4 @@ def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path, monkeypatch):
     assert trouble.startswith(f"cannot write to run folder {tmp_path} (")
     assert ", mounted on /" in trouble
     assert trouble.endswith(": Disk quota exceeded")
+    assert list(tmp_path.iterdir()) == []

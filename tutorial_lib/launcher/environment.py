@@ -21,7 +21,7 @@ def run_module(name: str) -> list[str]:
 
 def package_digest() -> str:
     """Return a checksum of the text of tutorial_lib."""
-    paths = sorted(Path(__file__).parents[1].rglob("*.py"))
+    paths = sorted(path for path in Path(__file__).parents[1].rglob("*.py") if path.is_file())
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 

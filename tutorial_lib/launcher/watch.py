@@ -60,7 +60,7 @@ def registered_processes(folder: Path) -> list[Stack]:
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state (field 3) on, or [] if there is no such process."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()
     return []
 
 
@@ -127,9 +127,9 @@ def memory_kills() -> int:
 
 def disk_trouble(folder: Path) -> str | None:
     """Return why the log folder of a machine cannot be written, with its device, or None."""
+    probe = folder / ".probe"
     try:  # a file system can have room that a quota does not grant
-        (folder / ".probe").write_bytes(bytes(4096))
-        (folder / ".probe").unlink()
+        probe.write_bytes(bytes(4096))
     except FileNotFoundError:
         missing = next((path for path in [*reversed(folder.parents), folder] if not path.exists()), folder)
         return f"run folder {missing} has vanished (removed or unmounted while the job ran)"
@@ -138,4 +138,7 @@ def disk_trouble(folder: Path) -> str | None:
         disk = max(disks, key=lambda disk: len(disk.mountpoint))
         where = f"{folder} ({disk.device}, mounted on {disk.mountpoint})"
         return f"cannot write to run folder {where}: {error.strerror}"
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
     return None

@@ -81,7 +81,10 @@ class PersistentBackend(EmulatedBackend):
         self.pid, self.pids = found.pid, found.pids
 
     def __enter__(self) -> "PersistentBackend":
-        self._lock = (self.folder / LOCK_OF_JOB).open()
+        try:
+            self._lock = (self.folder / LOCK_OF_JOB).open()
+        except FileNotFoundError:
+            raise InputError(f"the machines {self.name!r} have ended", "Start them again: machines start") from None
         if try_lock(self._lock.fileno()) is False:
             remedy = "Wait for its end, or start others: python -m tutorial_lib machines start 2 --name other"
             raise InputError(f"the machines {self.name!r} are used by {lock_holder(Path(self._lock.name))}", remedy)

@@ -67,8 +67,8 @@ class SshBackend(Backend):
         reach = {"port": port, "username": username, "config": config}
         self.traits = Traits(silence_seconds=30.0, place="ssh to {0.address}", copy_to=copy_to, reach=reach)
         # With ``-l`` and ``--``, a user name or an address cannot become an option of ssh.
-        self._client = [*SSH, *(["-F", config] if config else []), *(["-p", str(port)] if port else [])]
-        self._client += [*(["-l", username] if username else []), "--"]
+        self._options = [*(["-F", config] if config else []), *(["-p", str(port)] if port else [])]
+        self._client = [*SSH, *self._options, *(["-l", username] if username else []), "--"]
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         return _start([*self._client, machine.address], argv, self.python, **kwargs)
@@ -87,8 +87,8 @@ class SshBackend(Backend):
 
     def remedy(self, machine: Machine, last_words: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address
-        words = {"login": f"-p {self.port} {login}" if self.port else login, "port": self.port or 22}
-        words |= {"user": self.username or getpass.getuser(), "address": machine.address, "python": self.python}
+        words = {"login": shlex.join([*self._options, login]), "port": self.port or 22, "python": self.python}
+        words |= {"user": self.username or getpass.getuser(), "address": machine.address}
         return next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_words)).format(**words)
 
     def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002
