@@ -13,7 +13,7 @@ from tutorial_lib.launcher.findings import Finding
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.partition import Partition
 
-HERE = Machine("machine-0", "127.0.0.1", interface="lo")
+HERE = Machine("machine-0", "127.0.0.1")
 ELSEWHERE = Machine("machine-1", "192.0.2.7")
 EMPTY = JobPlan([HERE], [], "", "", "", "", 0)
 

@@ -50,7 +50,7 @@ class Agent:
         self.spec, self.index, self.link, self.commands = spec, index, link, list(commands)
         self.machine, self.logs = spec.machines[index], spec.log_folder(index)
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.interface = self.machine.interface or network.interface_of(self.machine.address)
+        self.interface = network.interface_of(self.machine.address)
         self.env: dict[str, str] = {}  # of every process
         self.processes: list[Process] = []
         self.roles_to_start = {role.name for role in spec.roles}

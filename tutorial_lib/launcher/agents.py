@@ -20,7 +20,7 @@ from tutorial_lib.launcher.findings import Findings, verdict
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.logs import tail
 
-CHECK_SECONDS, CLEAN_SECONDS, STOP_SECONDS = 60.0, 5.0, 5.0
+START_SECONDS, CHECK_SECONDS, CLEAN_SECONDS, STOP_SECONDS = 60.0, 60.0, 5.0, 5.0  # some nodes must wake up to start
 CLOCK_SECONDS = 5.0  # with a larger difference of clocks, logs and events cannot be put in order
 REINSTALL = "Install the same requirements.lock and the same tutorial_lib on every machine."
 SYNCHRONIZE = "Logs and events could not be put in order. Synchronize: sudo timedatectl set-ntp true"
@@ -56,7 +56,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 self.open.add(index)
                 self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, index)
                 self._links.append(msg.Channel(agent.stdout.fileno(), agent.stdin.fileno()))
-            hellos = self._collect(msg.Hello, "the agents to start", self.backend.traits.answer_seconds)
+            hellos = self._collect(msg.Hello, "the agents to start", START_SECONDS)
             package = package_digest()
             for machine, hello in zip(self.backend.machines, hellos, strict=True):
                 if hello.package != package:
@@ -104,21 +104,18 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         answers, findings = self._collect(msg.Checked, "the machines to check themselves", CHECK_SECONDS), Findings()
         first, wanted = spec.machines[0].name, answers[0].versions
         for index, answer in enumerate(answers):
-            name, ahead, wrong = spec.machines[index].name, self.ahead[index], []
-            for package, version in answer.versions.items():
-                if version != wanted[package]:
-                    wrong.append(f"{package} is {version}, {first} has {wanted[package]}")
-                elif version.startswith("not installed"):
-                    wrong.append(f"{package} is {version}")
-            versions = "; ".join(wrong) or ", ".join(map(" ".join, answer.versions.items()))
+            name, ahead, versions = spec.machines[index].name, self.ahead[index], answer.versions
+            fit = versions == wanted and not any(each.startswith("not installed") for each in versions.values())
+            detail = ", ".join(map(" ".join, versions.items()))
+            if versions != wanted:
+                detail += f"; {first} has {', '.join(map(' '.join, wanted.items()))}"
             clock = f"{ahead:+.1f} s compared with the clock of this computer"
             findings += [replace(finding, machine=name) for finding in answer.findings]
-            findings.append(verdict(not wrong, "versions", versions, REINSTALL, name))
+            findings.append(verdict(fit, "versions", detail, REINSTALL, name))
             findings.append(verdict(abs(ahead) <= CLOCK_SECONDS, "clock", clock, SYNCHRONIZE, name))
         return findings
 
     def send_all(self, message: msg.Message) -> None:
-        """Send a message to every agent."""
         for link in self._links:
             link.put(message)
 
@@ -154,7 +151,9 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         if self.backend.traits.silence_seconds is not None:  # the exit code is that of ssh or srun
             return "it was killed, or the connection to it is lost (then it ends what it started by itself)"
         wait_or_kill(self.processes[index], 2.0)
-        return f"the agent ended unexpectedly ({describe_exit_code(self.processes[index].returncode or 0)})"
+        end = describe_exit_code(self.processes[index].returncode or 0)
+        why = "; have its emulated machines ended (machines stop, --ttl)?" if "SIGKILL" in end else ""
+        return f"the agent ended unexpectedly ({end}){why}"
 
     def stop(self, seconds: float, take: Callable[[int, msg.Message], None]) -> None:
         """Stop all agents, pass their last messages to ``take``, and kill the agents that do not end in time."""

@@ -1,8 +1,8 @@
 """Checks of a machine before a job, which its agent makes: address, ports, /dev/shm, folders."""
 
 import contextlib
-import importlib
 import importlib.metadata
+import pkgutil
 import platform
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tutorial_lib.errors import WaitedTooLong
-from tutorial_lib.launcher.findings import FAIL, OK, Check, Finding, Findings, run_checks, verdict
+from tutorial_lib.launcher.findings import FAIL, OK, Finding, Findings, run_checks, verdict
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.network import ipv4_addresses
 from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files
@@ -22,25 +22,20 @@ DYING_SECONDS = 3.0
 
 def check_machine(spec: JobSpec, index: int) -> Findings:
     """Run all checks of machine ``index``, and those of the job. Parts of the job that are not given are skipped."""
-    own: list[Check] = [check_address, check_ports, check_shm, check_folders]
-    found = run_checks(own, spec, index)
+    found = run_checks([check_address, check_ports, check_shm, check_folders], spec, index)
     for name, arguments in spec.checks:
-        module, _, function = name.partition(":")
-        found += run_checks([getattr(importlib.import_module(module), function)], index, **arguments)
+        found += run_checks([pkgutil.resolve_name(name)], index, **arguments)
     return found
 
 
 def find_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of Python and of packages, which are not imported."""
-    found = {package: version_of(package) or f"not installed for {sys.executable}" for package in packages}
-    return {"python": platform.python_version(), **found}
-
-
-def version_of(package: str) -> str | None:
-    """Return the version of an installed package without importing it, or None if it is not installed."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return None
+    found = {"python": platform.python_version()}
+    for package in packages:
+        found[package] = f"not installed for {sys.executable}"
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def check_address(spec: JobSpec, index: int) -> Finding:
@@ -85,8 +80,8 @@ def check_shm(spec: JobSpec, _index: int) -> Finding:
         detail = f"/dev/shm holds {len(files)} files of another job"
         remedy = f"If fuser -v {files[0]} prints no process, remove them: rm {' '.join(files)}"
         return Finding("leftovers", FAIL, detail, remedy)
-    detail = f"removed {len(removed)} files that a killed job left in" if removed else "no files of another job in"
-    return Finding("leftovers", OK, f"{detail} /dev/shm")
+    detail = f"removed {len(removed)} files that a killed job left" if removed else "no files of another job"
+    return Finding("leftovers", OK, f"{detail} in /dev/shm")
 
 
 def check_folders(spec: JobSpec, index: int) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from tutorial_lib.errors import JobError, WaitedTooLong
 from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.failure import JobFailed, describe_interruption, failure, first_sigterm, stall_failure
+from tutorial_lib.launcher.failure import JobFailed, describe_interruption, first_sigterm, stall_failure
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
 from tutorial_lib.launcher.watch import Stack
@@ -91,9 +91,6 @@ class Coordinator:
                 self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
         except JobFailed as first:
             cause = self._find_cause(first)
-            if why := self.agents.backend.explain_end():
-                cause.args, cause.message = (why,), why
-                cause.remedy = "Start machines again (machines start). A run of train then continues with --resume."
             self._write_failure(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None
         except (KeyboardInterrupt, SystemExit) as end:
@@ -158,7 +155,7 @@ class Coordinator:
                 for _, role, k, _ in filter(known.__contains__, self._ranks):
                     if ("left", k) not in known:  # a rank of train reports when it ends in order
                         cause = f"ended with exit code 0 before the others finished; one of them: {first.message}"
-                        return failure(self.spec, index, role, k, cause)
+                        return JobFailed(self.spec, index, role, k, cause)
         return first
 
     def _event(self, kind: str, **fields: object) -> None:
@@ -174,7 +171,7 @@ class Coordinator:
         def all_there() -> bool:
             missing = self._missing(facts)
             if ended := missing - self.agents.open:
-                raise failure(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {what}")
+                raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {what}")
             if missing:
                 self._check_progress()
             return not missing
@@ -182,7 +179,7 @@ class Coordinator:
         if not self._take_until(all_there, math.inf if seconds is None else seconds):
             missing = sorted(self._missing(facts))
             names = ", ".join(self.spec.machines[k].name for k in missing)
-            raise failure(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
+            raise JobFailed(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
 
     def _take_until(self, done: Callable[[], bool], seconds: float) -> bool:
         """Take messages until ``done`` returns true. Return whether this happened within the time."""
@@ -208,7 +205,7 @@ class Coordinator:
         for index in sorted(self.agents.open):
             if now - self._heard[index] > (limit := self.limits.silence):
                 cause = f"no word from it for {limit:g} s: the machine, or the way to it, is down or frozen"
-                raise failure(self.spec, index, "agent", 0, cause)
+                raise JobFailed(self.spec, index, "agent", 0, cause)
         if self.limits.stall is not None and now - self._moved > self.limits.stall:
             self.agents.send_all(msg.Command("stacks"))
             # A failure that arrives only now is the cause of the stall.
@@ -223,7 +220,7 @@ class Coordinator:
         if isinstance(message, msg.Report):
             self._take_event({"machine": machine, **message.event}, index)
         elif isinstance(message, msg.Failed):
-            raise failure(self.spec, index, message.role, message.index, message.cause, message.tail)
+            raise JobFailed(self.spec, index, message.role, message.index, message.cause, message.tail)
         elif isinstance(message, msg.Stacks):
             self._stacks[index] = message.stacks
         elif isinstance(message, msg.Done):
@@ -247,4 +244,4 @@ class Coordinator:
         if kind == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
-            raise failure(self.spec, index, role, k, cause, event["traceback"])
+            raise JobFailed(self.spec, index, role, k, cause, event["traceback"])

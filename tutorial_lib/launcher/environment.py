@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import sys
@@ -58,12 +57,11 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
 
 def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -> dict[str, str]:
     """Return the variables of process ``k`` of a role on machine ``index``, which has ``cpus`` CPUs."""
-    rank, found = index * role.count + k, {}
-    for name, value in role.env.items():
-        found[name] = value.replace("{index}", str(k)).replace("{global_index}", str(rank))
+    rank = index * role.count + k
+    found = {name: value.format(global_index=rank) for name, value in role.env.items()}
     threads = role.threads or max(1, int(cpus * role.cpu_share) // role.count)
-    found |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "OMP_NUM_THREADS": str(threads)}
-    found["TUTORIAL_RANKED"] = str(int(role.ranked))
+    found |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "TUTORIAL_RANKED": str(int(role.ranked))}
+    found["OMP_NUM_THREADS"] = str(threads)
     if role.ranked:
         found |= {"RANK": str(rank), "WORLD_SIZE": str(len(spec.machines) * role.count), "GROUP_RANK": str(index)}
         found |= {"LOCAL_RANK": str(k), "LOCAL_WORLD_SIZE": str(role.count)}
@@ -73,9 +71,7 @@ def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -
 
 def describe_environment(spec: JobSpec) -> str:
     """Return a text with the variables that a job adds to its processes, with machine 0 as the example."""
-    machine, cpus = spec.machines[0], count_cpus()
-    title = f"added to the environment of each process on {machine.name} (docs/patches.md describes the hook)"
-    added = {title: job_environment(spec, 0, machine.interface or f"(that of {machine.address})")}
-    added |= {f"of {role.name} 0": role_environment(spec, 0, role, 0, cpus) for role in spec.roles}
-    lines = [[f"{whose}:", *(f"  {name}={value}" for name, value in env.items())] for whose, env in added.items()]
-    return "\n".join(itertools.chain(*lines))
+    title = f"added to the environment of each process on {spec.machines[0].name} (docs/patches.md describes the hook)"
+    added = {title: job_environment(spec, 0, f"(that of {spec.machines[0].address})")}
+    added |= {f"of {role.name} 0": role_environment(spec, 0, role, 0, count_cpus()) for role in spec.roles}
+    return "\n".join("\n  ".join([f"{whose}:", *map("=".join, env.items())]) for whose, env in added.items())

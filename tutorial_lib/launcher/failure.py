@@ -11,7 +11,7 @@ from tutorial_lib.errors import JobError
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name
 from tutorial_lib.launcher.logs import tail as tail_of
-from tutorial_lib.launcher.watch import Stack, format_stacks
+from tutorial_lib.launcher.watch import Stack
 
 # Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe). gloo
 # and torch's store raise a RuntimeError or a DistError, and DGL a DGLError. A user's ValueError("refused") is a cause.
@@ -23,19 +23,12 @@ _CONSEQUENCE = re.compile(
 
 
 class JobFailed(JobError):
-    """The job was started and failed, because of process ``index`` of a role on a machine.
-
-    Attributes:
-        rank: global rank of a failed rank, or None.
-        log, tail: the log file of the failed process, and its last lines.
-    """
+    """The job failed, because of process ``index`` of a role on a machine. ``tail`` is the end of its ``log``."""
 
     is_stall = False
 
-    def __init__(
-        self, message: str, spec: JobSpec, machine: int, role: str, index: int, tail: list[str] | None = None
-    ) -> None:
-        super().__init__(message)
+    def __init__(self, spec: JobSpec, machine: int, role: str, index: int, cause: str, tail: list[str] | None = None):
+        super().__init__(f"{_name(spec, machine, role, index)}: {cause}")
         self.machine, self.role, self.index = spec.machines[machine].name, role, index
         self.rank, self.log = spec.rank(role, machine, index), spec.log_folder(machine) / log_name(role, index)
         self.tail = tail_of(self.log) if tail is None else tail
@@ -53,11 +46,6 @@ def _name(spec: JobSpec, index: int, role: str, k: int) -> str:
     return f"{role}{number}{'' if rank is None else f' (rank {rank})'} on {spec.machines[index].name}"
 
 
-def failure(spec: JobSpec, index: int, role: str, k: int, cause: str, tail: list[str] | None = None) -> JobFailed:
-    """Return the failure of process ``k`` of a role on machine ``index``. By default, ``tail`` is read from its log."""
-    return JobFailed(f"{_name(spec, index, role, k)}: {cause}", spec, index, role, k, tail)
-
-
 def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[Stack]]) -> JobFailed:
     """Write the stacks of each machine into the log folder, and return the failure of a job without progress.
 
@@ -67,13 +55,16 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
     texts = {one: f"{_name(spec, one[0], one[1].role, one[1].index)} is {one[1].where()}" for one in found}
     stopped = [one for one in found if one[1].state == "T"]
     shown = stopped[:1] or [one for one in found if one[1].role == "trainer"] or found
-    message = f"the job has not moved for {seconds:g} s: "
-    message += "; ".join(texts[one] for one in shown) or "no process answered"
     index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))
-    stalled = JobFailed(message, spec, index, stack.role, stack.index, list(texts.values()))
-    stalled.log, stalled.is_stall = Path(spec.log_dir) / "stacks.txt", True
+    stalled = JobFailed(spec, index, stack.role, stack.index, "", list(texts.values()))
+    stalled.message = f"the job has not moved for {seconds:g} s: "
+    stalled.message += "; ".join(texts[one] for one in shown) or "no process answered"
+    stalled.args, stalled.log, stalled.is_stall = (stalled.message,), Path(spec.log_dir) / "stacks.txt", True
     with contextlib.suppress(OSError):  # a full disk must not hide the failure
-        stalled.log.write_text(format_stacks([(spec.machines[index].name, stack) for index, stack in found]))
+        lines = [
+            f"=== {spec.machines[k].name}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for k, s in found
+        ]
+        stalled.log.write_text("\n".join(lines))
     return stalled
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -26,9 +27,6 @@ class Finding:
     def __str__(self) -> str:
         line = f"[{self.status}]".ljust(7) + self.sentence
         return line + "".join(f"\n       -> {text}" for text in self.remedy.splitlines())
-
-
-Check = Callable[..., Finding | Iterable[Finding]]
 
 
 class Findings(list[Finding]):
@@ -56,8 +54,8 @@ def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "")
     return Finding(check, OK if good else FAIL, detail, "" if good else remedy, machine)
 
 
-def run_checks(checks: Iterable[Check], *arguments: object, **options: object) -> Findings:
-    """Return the findings of all checks. An exception is a finding, too."""
+def run_checks(checks: Iterable[Callable[..., Any]], *arguments: object, **options: object) -> Findings:
+    """Return the findings of all checks, each of which returns one or several. An exception is a finding, too."""
     findings = Findings()
     for check in checks:
         try:

@@ -14,7 +14,6 @@ class Machine:
     name: str  # in log folders and messages, such as machine-0; for Slurm, the name of the node
     address: str  # IPv4 address that the other machines use; DGL takes no host names
     port: int = DEFAULT_PORT  # first port of its servers; server k listens on port + k
-    interface: str | None = None  # network interface of the address, or None if the agent shall find it
     cpus: Sequence[int] = ()  # CPU numbers that its processes may use; an empty tuple means all
 
 
@@ -25,8 +24,7 @@ class Role:
     name: str  # used in names of logs and in messages, such as server or trainer
     count: int  # processes on each machine
     command: list[str] | None  # None: the template process of the job forks this role
-    # {index} is replaced by the number of the process on its machine, and {global_index} by that in the whole job.
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)  # {global_index}: number of the process in the whole job
     ranked: bool = False  # the processes are ranks of torch.distributed and get RANK, WORLD_SIZE, MASTER_ADDR and so on
     after: str | None = None  # the role whose processes must listen on all machines before this one starts
     listens: bool = False  # process k listens on the port of its machine plus k

@@ -25,7 +25,7 @@ import psutil
 from tutorial_lib.launcher.backends.namespaces import die_with_parent
 from tutorial_lib.launcher.messages import POLL_SECONDS, Channel
 
-FORKSERVER = "TUTORIAL_FORKSERVER"
+FORKSERVER = "TUTORIAL_FORKSERVER"  # set in the template
 TERM_SECONDS = 3.0
 _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child
 
@@ -95,14 +95,9 @@ class Forkserver:
         self._link.put(None)
 
 
-def is_forkserver() -> bool:
-    """Return whether an agent started this process to fork others."""
-    return FORKSERVER in os.environ
-
-
 def fork_on_request() -> None:
     """In a template, fork a process for each request of the agent and exit. Return only in the other processes."""
-    if not is_forkserver():
+    if FORKSERVER not in os.environ:
         return
     gc.freeze()  # a collection in a child would write to, and so copy, every page that has an object
     agent = os.getppid()

@@ -9,8 +9,8 @@ import contextlib
 import os
 import re
 import signal
+import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,11 +80,6 @@ def collect_stacks(folder: Path) -> list[Stack]:
     return [replace(stack, text=read_end(path, STACK_BYTES)) for path, stack in found]
 
 
-def format_stacks(stacks: Sequence[tuple[str, Stack]]) -> str:
-    """Return the text of pairs of a machine name and a stack, each with a heading."""
-    return "\n".join(f"=== {m}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for m, s in stacks)
-
-
 class MachineHealth:
     """Observes the processes and the memory of a machine, whose log folder is ``folder``."""
 
@@ -127,18 +122,14 @@ def memory_kills() -> int:
 
 def disk_trouble(folder: Path) -> str | None:
     """Return why the log folder of a machine cannot be written, with its device, or None."""
-    probe = folder / ".probe"
     try:  # a file system can have room that a quota does not grant
-        probe.write_bytes(bytes(4096))
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(bytes(4096))
     except FileNotFoundError:
         missing = next((path for path in [*reversed(folder.parents), folder] if not path.exists()), folder)
         return f"run folder {missing} has vanished (removed or unmounted while the job ran)"
     except OSError as error:
         disks = [disk for disk in psutil.disk_partitions(all=True) if folder.is_relative_to(disk.mountpoint)]
         disk = max(disks, key=lambda disk: len(disk.mountpoint))
-        where = f"{folder} ({disk.device}, mounted on {disk.mountpoint})"
-        return f"cannot write to run folder {where}: {error.strerror}"
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
+        return f"cannot write to run folder {folder} ({disk.device}, mounted on {disk.mountpoint}): {error.strerror}"
     return None

@@ -6,20 +6,20 @@ CONFIG is a JSON file in the run folder. It has a TrainConfig as ``train``, the 
 
 import gc
 import importlib
+import os
 import sys
 
 if __name__ == "__main__":
     gc.disable()  # imports create a quarter of a million objects and no garbage
-    from tutorial_lib.launcher.processes import is_forkserver
+    from tutorial_lib.launcher.processes import FORKSERVER
     from tutorial_lib.trainer.session import serve_if_server
 
-    if is_forkserver():  # servers and trainers share these modules
+    if FORKSERVER in os.environ:  # servers and trainers share these modules
         for module in ("dgl", "torch._dynamo", "tutorial_lib.sampling.rpc", "tutorial_lib.tasks.run"):
             importlib.import_module(module)
     serve_if_server(graphbolt="--use_graphbolt" in sys.argv)  # a server exits here and skips the imports below
 
 import json
-import os
 from pathlib import Path
 
 from tutorial_lib.compat.settings import keep_freed_memory

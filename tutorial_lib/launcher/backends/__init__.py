@@ -19,10 +19,8 @@ KILLED_SECONDS = 5.0
 class Traits:
     """Properties of a backend that other modules take into account."""
 
-    # An agent stops if it hears nothing from the coordinator for this time. None if the connection is a pipe on this
-    # computer, which reports the end of the coordinator at once.
+    # An agent stops after this time without a message. None: a pipe on this computer reports the coordinator's end
     silence_seconds: float | None = None
-    answer_seconds: float = 30.0  # time limit for an agent to start
     place: str = "{0.name}"  # name of a machine in messages before the job
     copy_to: str | None = None  # folder on the machines for copies and results; None: they share our folders
     reach: JsonObject | None = None  # options with which a later command reaches the machines, if one can
@@ -50,10 +48,6 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
         """Return the remote shell for ``rsync -e``, or an empty list if the machines share our folders."""
         return []
 
-    def explain_end(self) -> str | None:
-        """Return why the machines have ended during a job, or None if they have not or the reason is unknown."""
-        return None
-
     def __exit__(self, *_exc: object) -> None:
         """End what remains after ``Agents`` has ended the processes that it started."""
 
@@ -71,7 +65,7 @@ class LocalBackend(Backend):
 
     def __init__(self, servers: int = 1) -> None:
         self.servers = servers
-        self.machines = [Machine(name="machine-0", address="127.0.0.1", interface="lo")]
+        self.machines = [Machine(name="machine-0", address="127.0.0.1")]
 
     def __enter__(self) -> "LocalBackend":
         first = free_ports(self.servers + 1)  # shortly before they are used

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,12 +52,6 @@ def parse_wire(text: str | None) -> int | None:
     return rate
 
 
-def divide_cpus(count: int) -> list[tuple[int, ...]]:
-    """Divide the CPUs of this process among machines. If there are fewer CPUs than machines, machines share them."""
-    cpus = sorted(os.sched_getaffinity(0))
-    return [tuple(cpus[k::count]) or (cpus[k % len(cpus)],) for k in range(count)]
-
-
 class EmulatedBackend(Backend):
     """``with EmulatedBackend(2, wire="1gbit") as cluster: cluster.popen(cluster.machines[0], ["hostname"])``.
 
@@ -88,10 +81,9 @@ class EmulatedBackend(Backend):
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")
         self.rate, self.shm_bytes, self.private = parse_wire(wire), shm_bytes, private
-        self.machines = [
-            Machine(name=f"machine-{k}", address=f"{SUBNET}.{k + 1}", interface="eth0", cpus=cpus)
-            for k, cpus in enumerate(divide_cpus(count))
-        ]
+        cpus = sorted(os.sched_getaffinity(0))
+        shares = [cpus[k::count] or [cpus[k % len(cpus)]] for k in range(count)]  # machines can share a CPU
+        self.machines = [Machine(f"machine-{k}", f"{SUBNET}.{k + 1}", cpus=shares[k]) for k in range(count)]
         self.separate = list(self.machines) if own_disks else []  # machines with private disks
         self.traits = Traits(copy_to=COPY_TO if own_disks else None)
 
@@ -100,16 +92,14 @@ class EmulatedBackend(Backend):
         return Path(f"{self.folder}/{machine.name}{path}")
 
     def __enter__(self) -> "EmulatedBackend":
-        plan: JsonObject = {"machines": {machine.name: machine.address for machine in self.machines}}
-        plan |= {"separate": [machine.name for machine in self.separate]}
-        plan |= {"layers": _list_layers(self.private) if self.separate else []}
-        plan |= {"rate": self.rate, "shm_bytes": self.shm_bytes}
-        plan |= {"registration": self.registration and self.registration.name}
+        plan: JsonObject = {"machines": {machine.name: machine.address for machine in self.machines}, "rate": self.rate}
+        plan |= {"layers": {machine.name: _list_layers(self.private) for machine in self.separate}}
+        plan |= {"shm_bytes": self.shm_bytes, "registration": self.registration and self.registration.name}
         inherited = [self.registration.fileno()] if self.registration else []
         # The daemon ends when its standard input ends. A reader of our standard error would wait for the daemon.
-        start = partial(subprocess.Popen, EMULATOR, text=True, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited)
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         try:
-            self._daemon = start(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self._daemon = subprocess.Popen(EMULATOR, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited, **pipes)
             print(json.dumps(plan), file=self._daemon.stdin, flush=True)
             answer: JsonObject = {}
             with self._daemon.stdout as lines:  # one line of the daemon and of each machine

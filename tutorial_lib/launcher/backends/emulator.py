@@ -105,8 +105,8 @@ def _run_machine(plan: JsonObject, name: str) -> None:
     size = f",size={plan['shm_bytes']}" if plan["shm_bytes"] else ""
     ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, f"mode=1777{size}")
     ns.mount(f"{plan['folder']}/hosts", "/etc/hosts", "", ns.MS_BIND)
-    if name in plan["separate"]:
-        _mount_disk(f"{plan['folder']}/{name}", plan["layers"])
+    if name in plan["layers"]:
+        _mount_disk(f"{plan['folder']}/{name}", plan["layers"][name])
     _answer(**{name: pid})
     while True:
         signal.pause()
@@ -163,14 +163,11 @@ def main() -> None:
         except OSError as error:
             _answer(error=error.strerror)
         else:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, lambda *_: os.kill(daemon, signal.SIGTERM))
+            signal.signal(signal.SIGTERM, lambda *_: os.kill(daemon, signal.SIGTERM))
             os.closerange(0, 2)
             os.waitpid(daemon, 0)
     if plan["registration"]:
         os.unlink(plan["registration"])
-        with contextlib.suppress(OSError):  # other sets of machines are running
-            os.rmdir(os.path.dirname(plan["registration"]))
     return None
 
 

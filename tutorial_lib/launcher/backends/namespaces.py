@@ -31,12 +31,10 @@ def unshare(*kinds: str) -> None:
 
 
 def setns(fd: int) -> None:
-    """Enter the namespace of an open file."""
     _check(_libc.setns(fd, 0), "enter a namespace")
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Call mount(2)."""
     words = (source.encode(), target.encode(), kind.encode())
     _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
 

@@ -22,7 +22,7 @@ from tutorial_lib.files import lock_holder, parse_memory, try_lock
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.jobspec import Machine
 
-STOP_SECONDS, GONE_SECONDS = 30.0, 0.5
+STOP_SECONDS = 30.0
 DEFAULT_NAME = "lab"
 REGISTRY = Path("/var/tmp")
 LOCK_OF_JOB = "hosts"  # any file in the folder of the machines
@@ -79,30 +79,20 @@ class PersistentBackend(EmulatedBackend):
         super().__init__(running, own_disks=found.own_disks)
         self.name, self.machines, self.folder = name, self.machines[:count], Path(found.folder)
         self.pid, self.pids = found.pid, found.pids
+        self._lock = (self.folder / LOCK_OF_JOB).open()  # the machines can end before a job enters them
 
     def __enter__(self) -> "PersistentBackend":
-        try:
-            self._lock = (self.folder / LOCK_OF_JOB).open()
-        except FileNotFoundError:
-            raise InputError(f"the machines {self.name!r} have ended", "Start them again: machines start") from None
         if try_lock(self._lock.fileno()) is False:
             remedy = "Wait for its end, or start others: python -m tutorial_lib machines start 2 --name other"
             raise InputError(f"the machines {self.name!r} are used by {lock_holder(Path(self._lock.name))}", remedy)
         return self
 
     def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
-        """Change the link of a machine, and its description."""
         super().change_link(machine, do, wire)
         found = json.loads((path := _path_of(self.name)).read_text())
         key, value = ("wires", wire) if do == "wire" else ("cut", do == "cut")
         found[key][found["machines"].index(machine.name)] = value
         path.write_text(json.dumps(found))
-
-    def explain_end(self) -> str | None:
-        time.sleep(GONE_SECONDS)  # for the kernel to kill their processes
-        if all(os.path.exists(f"/proc/{pid}") for pid in self.pids.values()):
-            return None
-        return f"the machines {self.name!r} ended during the job (machines stop, --ttl, or a killed daemon)"
 
     def __exit__(self, *_exc: object) -> None:
         self._lock.close()
@@ -133,9 +123,8 @@ def start_machines(
         with cluster:
             found = {"name": name, "ends": ends, "pid": cluster.pid, "pids": cluster.pids, "own_disks": own_disks}
             found |= {"machines": [machine.name for machine in cluster.machines], "folder": str(cluster.folder)}
-            found |= {"addresses": [machine.address for machine in cluster.machines]}
-            found |= {"wires": [wire] * count, "cut": [False] * count}
-            found |= {"ssh_config": _write_ssh_config(cluster) if ssh else None}
+            found |= {"addresses": [machine.address for machine in cluster.machines], "cut": [False] * count}
+            found |= {"wires": [wire] * count, "ssh_config": _write_ssh_config(cluster) if ssh else None}
             print(json.dumps(found), file=registration, flush=True)
             cluster.keep_running(ends)
     return describe_machines(name)

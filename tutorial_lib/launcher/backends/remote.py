@@ -75,15 +75,12 @@ class SshBackend(Backend):
 
     def resolve(self, hellos: Sequence[Hello]) -> None:
         """Replace ``~`` in ``copy_to``."""
-        copy_to, home = self.traits.copy_to, hellos[0].home
-        if copy_to is None or not copy_to.startswith("~"):
-            return
-        for machine, hello in zip(self.machines, hellos, strict=True):
-            if hello.home != home:
-                message = f"--copy_to {copy_to}: the home is {home} on {self.machines[0].name}"
-                remedy = "Give an absolute path, the same on all machines."
-                raise InputError(f"{message}, and {hello.home} on {machine.name}", remedy)
-        self.traits = replace(self.traits, copy_to=home + copy_to[1:])
+        copy_to, homes = self.traits.copy_to, {hello.home for hello in hellos}
+        if copy_to is not None and copy_to.startswith("~"):
+            if len(homes) > 1:
+                message = f"--copy_to {copy_to}: the machines have different homes, {' and '.join(sorted(homes))}"
+                raise InputError(message, "Give an absolute path, the same on all machines.")
+            self.traits = replace(self.traits, copy_to=homes.pop() + copy_to[1:])
 
     def remedy(self, machine: Machine, last_words: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address
@@ -98,8 +95,7 @@ class SshBackend(Backend):
 class SlurmBackend(Backend):
     """The first ``count`` nodes of this allocation. The job uses ``subnet``, by default the network of their names."""
 
-    # Some nodes must wake up first, and load Python over the network.
-    traits = Traits(silence_seconds=30.0, answer_seconds=60.0, place="node {0.name}")
+    traits = Traits(silence_seconds=30.0, place="node {0.name}")
 
     def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
         try:
@@ -141,7 +137,5 @@ class SlurmBackend(Backend):
         remedy = "Choose the network of the job, for example: --subnet 10.1.0.0/16"
         raise InputError(f"node {node}: {len(usable)} of its addresses {which}: {shown}", remedy)
 
-    def remedy(self, machine: Machine, last_words: str) -> str:
-        if not last_words:
-            return f"Look at the state of the node: scontrol show node {machine.name}"
+    def remedy(self, machine: Machine, last_words: str) -> str:  # noqa: ARG002
         return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {sys.executable} -c 'import tutorial_lib'"
