@@ -82,7 +82,7 @@ test-soak: venv
 
 fault-table: venv
 	FAULT_TABLE=docs/faults.md $(PY) -m pytest tests/faults \
-	  $(addprefix tests/launcher/test_, agents.py ssh.py ssh_login.py) \
+	  $(addprefix tests/launcher/test_, agents.py ssh.py) \
 	  $(addprefix tests/job/test_, launch_command.py remote_files.py resume.py)
 
 bench: venv

@@ -56,6 +56,12 @@ def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: st
     return JobPlan(**{**defaults, **fields})
 
 
+def note_member(folder: Path, pid: int, role: str, index: int = 0) -> None:
+    """Make the file that the hook makes for a process."""
+    (folder / ".processes").mkdir(exist_ok=True)
+    (folder / ".processes" / f"{role}-{index}-{pid}").touch()
+
+
 class JobRun:
     """A job with its agents, as in ``train``. Without ``check``, it also starts if a check of a machine fails."""
 

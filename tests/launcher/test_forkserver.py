@@ -35,8 +35,7 @@ Path(f"{role}-{k}.part").rename(f"{role}-{k}.json")
 if role == "server":
     address, port = open(os.environ["DGL_IP_CONFIG"]).read().split()
     listener = socket.create_server((address, int(port) + int(os.environ["DGL_SERVER_ID"])))
-while not Path("go").exists():
-    time.sleep(0.05)
+time.sleep(1000)
 """
 
 
@@ -58,7 +57,7 @@ def told(folder: Path) -> dict[str, dict]:
 
 
 def test_what_they_are(program, tmp_path):
-    """L13. Each is a child of the agent, which knows its pid. No thread of OpenMP or DGL was there at the fork."""
+    """L6, L13. Each is a child of the agent, and dies with it. No thread of OpenMP or DGL was there at the fork."""
     with LocalBackend(servers=2) as cluster:
         job = program(cluster, TELLS)
         names = ["client-0", "client-1", "server-0", "server-1"]
@@ -73,23 +72,20 @@ def test_what_they_are(program, tmp_path):
             "the end of the process that forked them",
             10,
         )
-        (tmp_path / "go").touch()
+        psutil.Process(agent).kill()
         error, _ = job.end()
-    assert error is None
+        wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of all", 10)
+    assert str(error).startswith("agent on machine-0: the agent ended unexpectedly (killed by signal 9 (SIGKILL))")
+    assert "have its emulated machines ended" in str(error)
     for name, entry in found.items():
         assert entry["session"] == entry["pid"]
         assert entry["env"]["TUTORIAL_FORKSERVER"] is None
         assert set(entry["threads"]) <= {"python", "jemalloc_bg_thd"}  # OpenBLAS names its thread like the process
-        assert len(entry["threads"]) <= 1 + 2 + 1
         threads = 1 if name.startswith("server") else 2
         assert (entry["env"]["OMP_NUM_THREADS"], entry["torch_threads"]) == (str(threads), threads)
     assert [found[name]["env"]["RANK"] for name in names] == ["0", "1", None, None]
     assert [found[name]["env"]["DGL_SERVER_ID"] for name in names] == [None, None, "0", "1"]
-    assert found["client-0"]["env"]["MASTER_ADDR"] == cluster.machines[0].address
-    logs = tmp_path / "logs" / "machine-0"
-    assert "I am client 1" in (logs / "trainer-1.log").read_text()
-    assert "I am server 0" in (logs / "server-0.log").read_text()
-    assert (logs / "forkserver.log").read_text() == ""
+    assert "I am client 1" in (tmp_path / "logs" / "machine-0" / "trainer-1.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,6 @@ def test_what_they_are(program, tmp_path):
     [
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (exit code 1)"),
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9 (SIGKILL)"),
-        ("print('done')", "ended before the trainers; did the command reach dgl.distributed.initialize?"),
     ],
 )
 def test_an_end_before_anything_is_forked(text, cause, program, saw):
@@ -107,16 +102,3 @@ def test_an_end_before_anything_is_forked(text, cause, program, saw):
     assert seconds < 60
     if "SIGKILL" in cause:
         saw("SIGKILL to the process that imports for a machine", error, seconds)
-
-
-def test_they_end_with_a_killed_agent(program, tmp_path):
-    """L6. The kernel ends the children of a killed agent."""
-    with LocalBackend(servers=2) as cluster:
-        job = program(cluster, TELLS)
-        wait_until(lambda: len(told(tmp_path)) == 4, "four processes", 60)
-        agent = psutil.Process(told(tmp_path)["client-0"]["parent"])
-        pids = [entry["pid"] for entry in told(tmp_path).values()]
-        agent.kill()
-        error, _ = job.end()
-        wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of all", 10)
-    assert str(error).startswith("agent on machine-0: the agent ended unexpectedly")

@@ -2,19 +2,16 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, examine, plan_of
 
-from tutorial_lib.errors import InputError, describe_exit_code
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
-from tutorial_lib.launcher.failure import JobFailed, failure
+from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits, Machine
 from tutorial_lib.launcher.shm import lock_shm
 from tutorial_lib.partition import Partition
@@ -28,53 +25,27 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
     return EmulatedBackend(2), partition_of(2)
 
 
-def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None, preflight: bool = True) -> JobFailed:
-    """Run a job that must fail; returns the failure."""
+def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None) -> JobFailed:
     with pytest.raises(JobFailed) as caught, cluster:
-        coordinator_of(cluster, plan, limits=limits, check=preflight).run_job()
+        coordinator_of(cluster, plan, limits=limits).run_job()
     return caught.value
 
 
-def test_a_command_that_does_not_exist_is_named_at_once(two_machines, tmp_path):
-    cluster, partition = two_machines
-    start = time.monotonic()
-    failure = run_and_fail(
-        cluster, plan_of(cluster, partition, tmp_path, command=["no-such-program", "x"]), preflight=False
-    )
-    assert str(failure).endswith("cannot start 'no-such-program': No such file or directory")
-    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
-
-
-def test_an_agent_that_cannot_work_is_named_at_once(two_machines, tmp_path):
-    """Its network card does not exist: the agent ends with a traceback of its own."""
-    cluster, partition = two_machines
-    plan = plan_of(cluster, partition, tmp_path)
-    wrong = [
-        machine if k == 0 else replace(machine, interface="no-such-card") for k, machine in enumerate(plan.machines)
-    ]
-    start = time.monotonic()
-    failure = run_and_fail(cluster, replace(plan, machines=wrong), preflight=False)
-    assert (failure.machine, failure.role) == ("machine-1", "agent")
-    assert any("no-such-card" in line for line in failure.tail)
-    assert time.monotonic() - start < CLEAN_EXIT_SECONDS
-
-
-def test_a_command_that_never_serves_is_named_at_once(two_machines, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("true", "ended before the trainers; did the command reach dgl.distributed.initialize?"),
+        ("no-such-program", "cannot start 'no-such-program': No such file or directory"),
+    ],
+)
+def test_a_command_that_never_serves_is_named_at_once(command, words, two_machines, tmp_path):
     """L17. A server that ends before the trainers is a failure."""
     cluster, partition = two_machines
     start = time.monotonic()
-    failure = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=["true"]))
-    assert "ended before the trainers; did the command reach dgl.distributed.initialize?" in str(failure)
+    failure = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=[command]))
+    assert str(failure).endswith(words)
     assert failure.role == "server"
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
-
-
-def test_a_server_that_cannot_start_is_named(two_machines, tmp_path):
-    cluster, partition = two_machines
-    plan = plan_of(cluster, partition, tmp_path, "none", "0", part_config="/no/such.json")
-    failure = run_and_fail(cluster, plan, preflight=False)
-    assert failure.role == "server"
-    assert "No such file or directory: '/no/such.json'" in str(failure)
 
 
 def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
@@ -106,26 +77,9 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
 def test_two_jobs_on_one_shm_are_refused(tmp_path):
     """L34. The agent of a job locks /dev/shm."""
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
-        (finding,) = examine(cluster, program_plan(cluster, tmp_path)).failed
+        plan = JobPlan(cluster.machines, ["true"], "", "", str(tmp_path / "logs"), str(tmp_path), cluster.master_port)
+        (finding,) = examine(cluster, plan).failed
     assert finding.sentence.startswith("machine-0: leftovers: another job is running on this machine")
-
-
-def program_plan(cluster: LocalBackend, folder: Path) -> JobPlan:
-    """A job without DGL servers."""
-    return JobPlan(cluster.machines, ["true"], "", "", str(folder / "logs"), str(folder), cluster.master_port)
-
-
-def test_a_shm_that_is_too_small_for_the_evaluation_is_found_first(partition_of, tmp_path):
-    """In a container /dev/shm has 64 MB by default; a server that fills it is killed by SIGBUS."""
-    wide = TrainConfig(hidden_size=10**7)  # the rows of its layers would take hundreds of GB
-    words = r"machine-0: /dev/shm: \d+ MB free; the servers would put about \d{6,} MB there"
-    with pytest.raises(InputError, match=words):
-        run_distributed(partition_of(1), Layout(emulate=None), wide, tmp_path / "run")
-
-
-def test_parts_and_machines_must_agree(partition_of, tmp_path):
-    with pytest.raises(InputError, match="has 1 parts for 2 machines"):
-        run_distributed(partition_of(1), Layout(), TrainConfig(), tmp_path / "run")
 
 
 def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
@@ -137,29 +91,16 @@ def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(1, "exit code 1"), (-9, "killed by signal 9 (SIGKILL)"), (-7, "/dev/shm was full")]
-)
-def test_how_it_ended(code, words):
-    assert words in describe_exit_code(code)
-
-
-@pytest.mark.parametrize(
     ("cause", "consequence"),
     [
         ("RuntimeError: [gloo] Connection closed by peer [10.77.0.3]:1234", True),
-        ("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]", True),
-        ("RuntimeError: [enforce fail at gloo/pair.cc:144] read [10.77.0.2]:77: Connection reset by peer", True),
         ("RuntimeError: Connection reset by peer", True),  # the trainers' store
         ("torch.distributed.DistNetworkError: Broken pipe (exit code 1)", True),
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
         ("no answer from machine-0 (10.77.0.1) for 26 s: it is down", True),
         ("EOFError", True),  # of the pipe to a sampler that was killed
-        ("EOFError (exit code 1)", True),
         ("EOFError: Ran out of input", False),  # a damaged file
-        ("ValueError: a mistake", False),
         ("ValueError: request refused", False),
         ("RuntimeError: the bank refused, bye", False),
-        ("AssertionError: heard nothing, no answer from the model", False),
         ("killed by signal 9 (SIGKILL)", False),
         ("killed by signal 6 (SIGABRT)", True),  # perhaps by a C++ thread of DGL that lost its server
         ("KeyError: 3 (killed by signal 6 (SIGABRT))", False),
@@ -167,4 +108,4 @@ def test_how_it_ended(code, words):
 )
 def test_what_only_says_that_another_process_is_gone(cause, consequence):
     spec = JobPlan([Machine("machine-1", "10.0.0.1")], ["x"], "", "", "", ".", 1).to_spec()
-    assert failure(spec, 0, "trainer", 0, cause, []).is_consequence is consequence
+    assert JobFailed(spec, 0, "trainer", 0, cause, []).is_consequence is consequence

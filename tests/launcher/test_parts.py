@@ -45,13 +45,13 @@ def test_a_good_partition(damaged, tmp_path):
     assert "has 2 parts for 3 machines" in finding.detail
 
 
-@pytest.mark.parametrize("name", ["graph.dgl", "node_feat.dgl", "edge_feat.dgl", GRAPHBOLT_FILE])
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("name", "change", "words"),
     [
-        (Path.unlink, "is missing"),
-        (lambda path: os.truncate(path, path.stat().st_size - 3), "bytes, expected"),
-        (flip_last_bit, "has other content than when it was written (checksum)"),
+        ("graph.dgl", Path.unlink, "is missing"),
+        ("node_feat.dgl", lambda path: os.truncate(path, path.stat().st_size - 3), "bytes, expected"),
+        ("edge_feat.dgl", flip_last_bit, "has other content than when it was written (checksum)"),
+        (GRAPHBOLT_FILE, flip_last_bit, "has other content than when it was written (checksum)"),
     ],
 )
 def test_a_damaged_file_of_this_machine_is_named(damaged, name, change, words):
@@ -62,7 +62,7 @@ def test_a_damaged_file_of_this_machine_is_named(damaged, name, change, words):
     assert not failed(parts(plan, 1))  # the other machine has its own part
 
 
-@pytest.mark.parametrize("text", [None, "{", "{}", "[]", '{"num_parts": 2}', '{"num_parts": 2, "part-0": []}'])
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"num_parts": 2, "part-0": []}'])
 def test_a_bad_description(tmp_path, text):
     config = tmp_path / "p.json"
     if text is not None:

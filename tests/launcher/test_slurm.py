@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commands import tutorial
+from commands import tutorial, wait_until
 from runtime_support import FinishedRun
 
 from support import sandbox
 from support.lessons.programs import why_not
 from tutorial_lib.errors import InputError, WaitedTooLong, attempts
-from tutorial_lib.launcher.backends.persistent import find_program
 from tutorial_lib.launcher.backends.remote import SlurmBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
@@ -69,10 +68,8 @@ def wait_for(job: int | str, *states: str, seconds: float = 240) -> str:
     raise AssertionError
 
 
-def wait_for_text(log: Path, text: str, seconds: float = 120) -> None:
-    for _left in attempts(f"{text!r} in {log.name}", seconds, pause=0.2):
-        if log.exists() and text in log.read_text():
-            return
+def wait_for_text(log: Path, text: str) -> None:
+    wait_until(lambda: log.exists() and text in log.read_text(), f"{text!r} in {log.name}", 120)
 
 
 def what_runs() -> list[str]:
@@ -84,31 +81,8 @@ def what_runs() -> list[str]:
 
 def nothing_runs() -> None:
     with suppress(WaitedTooLong):
-        for _left in attempts("the nodes to be free", 30, pause=0.3):
-            if not what_runs():
-                break
+        wait_until(lambda: not what_runs(), "the nodes to be free")
     assert what_runs() == []
-
-
-def test_the_reason_why_there_can_be_no_slurm(monkeypatch):
-    monkeypatch.setattr(sandbox, "find_program", lambda _name: None)
-    with pytest.raises(InputError, match="this computer has no munged, ") as caught:
-        sandbox.start_slurm_machines(2)
-    assert "apt install slurmctld slurmd slurm-client munge" in str(caught.value.remedy)
-    monkeypatch.setattr(sandbox, "find_program", lambda name: f"/usr/sbin/{name}")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(InputError, match="needs root on this computer"):
-        sandbox.start_slurm_machines(2)
-
-
-@pytest.mark.cluster
-def test_a_run_in_an_allocation_has_the_losses_of_emulated_machines(slurm, finished_run: FinishedRun, tmp_path):
-    job = submit(tmp_path / "a", 2, "train", *settings_of(finished_run))
-    wait_for(job, "COMPLETED")
-    result = json.loads((tmp_path / "a" / "runs" / str(job) / "result.json").read_text())
-    assert [e["loss"] for e in result["epochs"]] == [e["loss"] for e in finished_run.result["epochs"]]
-    assert result["val_accuracy"] == finished_run.result["val_accuracy"]
-    nothing_runs()
 
 
 @pytest.mark.cluster
@@ -118,11 +92,9 @@ def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1"]
     words = ["submit", "--go", "--nodes", "2", "--partition", "main", "finale", *settings, "--root", str(data_root)]
     there = f"cd {shlex.quote(str(folder))} && {shlex.join([sys.executable, '-m', 'tutorial_lib', *words])}"
-    said = on("machine-0", "sh", "-c", there)
-    job = int(said.split("Submitted batch job ")[1].split()[0])
+    job = int(on("machine-0", "sh", "-c", there).split("Submitted batch job ")[1].split()[0])
     wait_for(job, "COMPLETED")
-    out = tmp_path / "a" / "runs" / str(job)
-    assert json.loads((out / "result.json").read_text())["machines"] == 2
+    assert json.loads((folder / "runs" / str(job) / "result.json").read_text())["machines"] == 2
     nothing_runs()
 
 
@@ -136,7 +108,6 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
     all_nodes = ["-p", "urgent", "-N", str(NODES), "-o", "/dev/null"]
     urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
     wait_for(int(urgent), "COMPLETED")
-    assert "told to end (SIGTERM); everything that was started has been stopped" in log.read_text()
     wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
     nothing_runs()
     on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -144,7 +115,6 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
     assert state(job)["Restarts"] == "1"
     result = json.loads((folder / "runs" / str(job) / "result.json").read_text())
     assert result["resumed_epochs"] >= 2
-    assert [e["epoch"] for e in result["epochs"]] == list(range(9))
     tutorial("train", *finished_run.options, "--epochs", "9", "--out", str(undisturbed))
     expected = json.loads((undisturbed / "result.json").read_text())
     assert [e["loss"] for e in result["epochs"]] == [e["loss"] for e in expected["epochs"]]
@@ -167,9 +137,7 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     wait_for(tasks[1], "CANCELLED")
     wait_for_text(logs[1], "told to end (SIGTERM); everything that was started has been stopped")
     before = logs[0].read_text().count("epoch")
-    for _left in attempts("the other job to go on", 60):
-        if logs[0].read_text().count("epoch") > before:
-            break
+    wait_until(lambda: logs[0].read_text().count("epoch") > before, "the other job to go on", 60)
     hours, minutes, seconds = map(int, state(tasks[0])["RunTime"].split(":"))
     limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
@@ -184,41 +152,6 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
     nothing_runs()
-
-
-@pytest.mark.cluster
-def test_a_node_whose_slurmd_is_killed(slurm, partition_of, tmp_path):
-    """Slurm gives the node up, ends the job on the others, and puts it back into the queue. Nothing stays on either."""
-    parts, folder = partition_of(2), tmp_path / "a"
-    words = ["--part_config", str(parts.config), "--ip_config", "ip.txt", "--workspace", str(tmp_path)]
-    script = [
-        "python3",
-        str(Path(__file__).parents[1] / "programs" / "faulty_trainer.py"),
-        parts.graph_name,
-        "hang",
-        "1",
-    ]
-    where = ("--nodelist", "machine-[1-2]")
-    job = submit(folder, 2, "launch", *words, "--stall-timeout", "0", shlex.join(script), options=where)
-    log = folder / "runs" / f"{job}.log"
-    wait_for_text(folder / "runs" / str(job) / "machine-2" / "events-0.jsonl", "joined")
-    on("machine-2", "pkill", "-9", "-x", "slurmd")
-    try:
-        wait_for(job, "PENDING", "REQUEUED")
-        wait_for_text(log, "told to end (SIGTERM); everything that was started has been stopped")
-        assert "machine-2" in on("machine-0", "sinfo", "-h", "-N", "-t", "down", "-o", "%N")
-        on("machine-0", "scancel", str(job))
-        nothing_runs()
-    finally:
-        command = [sys.executable, "-m", "tutorial_lib", "on", "--name", NAME, "machine-2"]
-        again = subprocess.Popen([*command, find_program("slurmd"), "-D", "-N", "machine-2"])
-        try:
-            for _left in attempts("the node to come back", 60):
-                if on("machine-0", "sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split().count("machine-2"):
-                    break
-        finally:
-            again.terminate()
-            again.wait(30)
 
 
 @pytest.fixture
@@ -241,9 +174,6 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
         SlurmBackend(count=4)
     with pytest.raises(InputError, match=r"--subnet 10\.1: "):
         SlurmBackend("10.1")
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho no Slurm here >&2; exit 1\n")
-    with pytest.raises(InputError, match="scontrol show hostnames a,b,c: no Slurm here"):
-        SlurmBackend()
     monkeypatch.delenv("SLURM_JOB_NODELIST")
     with pytest.raises(InputError, match="not inside a Slurm allocation"):
         SlurmBackend()
@@ -254,9 +184,7 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
     [
         (None, {"eth0": "10.0.0.5"}, "10.0.0.5"),
         ("10.1.0.0/16", {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "10.1.0.5"),
-        ("10.1.0.0/16", {"eth0": "10.0.0.5"}, "0 of its addresses are in --subnet 10.1.0.0/16: 10.0.0.5 (eth0)"),
         (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses fit its name"),
-        (None, {}, "none"),
     ],
 )
 def test_the_address_of_a_node(subnet, found, answer, allocation):

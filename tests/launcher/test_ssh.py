@@ -22,12 +22,6 @@ SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 TARGET = Path("/tmp/copy")  # on the machines
 
 
-def guide_arguments(part_config: str, graph_name: str, epochs: int, **options: str) -> list[str]:
-    words = ["--ip_config", "ip_config.txt", "--part_config", part_config, "--graph_name", graph_name]
-    more = [word for name, value in options.items() for word in (f"--{name}", value)]
-    return [*words, "--num_epochs", str(epochs), *more]
-
-
 @pytest.fixture
 def workspace(ssh_lab, partition_of, tmp_path) -> Path:
     """A folder as a user would have it: script, parts and address file."""
@@ -38,9 +32,10 @@ def workspace(ssh_lab, partition_of, tmp_path) -> Path:
     return folder
 
 
-def launch(lab, workspace: Path, out: Path, *options: str, epochs: int = 2, **script) -> list[str]:
+def launch(workspace: Path, out: Path, *options: str, epochs: int = 2) -> list[str]:
     config = f"parts/{next(p.stem for p in (workspace / 'parts').glob('synthetic*.json'))}.json"
-    words = ["python3", "train.py", *guide_arguments(config, "synthetic-products", epochs, **script)]
+    words = ["python3", "train.py", "--ip_config", "ip_config.txt", "--part_config", config]
+    words += ["--graph_name", "synthetic-products", "--num_epochs", str(epochs)]
     base = ["launch", "--workspace", str(workspace), "--part_config", config, "--ip_config", "ip_config.txt"]
     base += ["--num_trainers", "1", "--num_servers", "1", "--copy_to", "~/copy", "--out", str(out)]
     return [*base, *options, shlex.join(words)]
@@ -48,7 +43,7 @@ def launch(lab, workspace: Path, out: Path, *options: str, epochs: int = 2, **sc
 
 def endless(lab, workspace: Path, out: Path) -> subprocess.Popen:
     """A job that has begun to train and does not end by itself."""
-    words = launch(lab, workspace, out, epochs=10000)
+    words = launch(workspace, out, epochs=10000)
     command = lab.start(sys.executable, "-m", "tutorial_lib", *words, preexec_fn=heed_ctrl_c)
     copy = lab.on_disks(lab.home / "copy")[1]
 
@@ -73,7 +68,7 @@ def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
     bashrc = "echo quota >&2; [[ $- == *i* ]] || return; echo Welcome\n"
     ssh_lab.write_in_homes(".bashrc", bashrc)
     options = ["--num_samplers", "1", "--graph_format", "csc", "--extra_envs", "GUIDE_TITLE=over-ssh", "UNUSED=1"]
-    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *options))
+    done = ssh_lab.tutorial(*launch(workspace, tmp_path / "out", *options))
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         log = (tmp_path / "out" / f"machine-{rank}" / "trainer-0.log").read_text()
@@ -87,52 +82,36 @@ def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
     # Once more, with one part damaged on its machine: only that file is sent again.
     with (ssh_lab.on_disks(target)[1] / "parts" / "part1" / "node_feat.dgl").open("ab") as file:
         file.write(b"x")
-    words = launch(ssh_lab, workspace, tmp_path / "out2")
+    words = launch(workspace, tmp_path / "out2")
     done = ssh_lab.tutorial(*words[:-1], "false")
     assert done.returncode == 1, done.stderr
     assert "machine-0: 0 files copied" in done.stdout
     assert "machine-1: 1 files copied" in done.stdout
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_signals_to_the_coordinator_end_all_machines(sent, ssh_lab, workspace, tmp_path, saw):
-    command = endless(ssh_lab, workspace, tmp_path / "out")
-    os.kill(only_child(command.pid), sent)  # the process itself; `command` is what entered the machine
-    start = time.monotonic()
-    errors = command.communicate(timeout=60)[1]
-    seconds = time.monotonic() - start
-    ssh_lab.assert_nothing_left(seconds=30)
-    saw(f"over ssh: {sent.name} to the coordinator", last_line(errors), seconds)
-
-
-def test_an_agent_that_is_killed_leaves_nothing_on_its_machine(ssh_lab, workspace, tmp_path, saw):
-    """Its processes die with it; its servers' shared memory is removed by whoever is left."""
+@pytest.mark.parametrize(
+    "fault",
+    ["SIGKILL to the coordinator", "SIGINT to the coordinator", "SIGKILL to an agent", "the wire cut for good"],
+)
+def test_a_fault_ends_the_job_on_all_machines(fault, ssh_lab, workspace, tmp_path, saw):
+    """Also on a machine that nobody can reach. It notices by the kernel's repetitions and missing pings."""
     command = endless(ssh_lab, workspace, tmp_path / "out")
     start = time.monotonic()
-    kill = ["pkill", "-KILL", "-f", "tutorial_lib.launcher.agent"]  # in that machine's own list of processes
-    assert ssh_lab.cluster.popen(ssh_lab.machines[1], kill).wait(timeout=10) == 0
-    errors = command.communicate(timeout=60)[1]
-    seconds = time.monotonic() - start
-    assert errors.startswith("error: agent on machine-1: it was killed, or the connection to it is lost")
-    ssh_lab.assert_nothing_left(seconds=30)
-    saw("over ssh: SIGKILL to an agent", errors.removeprefix("error: "), seconds)
-
-
-def test_a_network_that_goes_silent_ends_both_sides(ssh_lab, workspace, tmp_path, saw):
-    """Nobody is told; the one side notices by its keep-alives, the other by the kernel's repetitions and the pings."""
-    command = endless(ssh_lab, workspace, tmp_path / "out")
-    ssh_lab.cluster.change_link(ssh_lab.machines[1], "cut")
-    start = time.monotonic()
+    if fault == "SIGKILL to an agent":  # in that machine's own list of processes
+        kill = ["pkill", "-KILL", "-f", "tutorial_lib.launcher.agent"]
+        assert ssh_lab.cluster.popen(ssh_lab.machines[1], kill).wait(timeout=10) == 0
+    elif fault == "the wire cut for good":
+        ssh_lab.cluster.change_link(ssh_lab.machines[1], "cut")
+    else:
+        os.kill(only_child(command.pid), signal.Signals[fault.split()[0]])  # `command` is what entered the machine
     errors = command.communicate(timeout=150)[1]
     seconds = time.monotonic() - start
-    assert command.returncode == 1, errors
-    assert "machine-1" in errors.splitlines()[0]
-    ssh_lab.assert_nothing_left(seconds=60)  # also on the machine that nobody can reach
-    saw("over ssh: the wire cut for good", errors.removeprefix("error: "), seconds)
-
-
-def last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["nothing: the command itself was killed"])[-1]
+    if "coordinator" not in fault:
+        assert command.returncode == 1
+        assert "machine-1" in errors.splitlines()[0]
+    ssh_lab.assert_nothing_left(seconds=60)
+    seen = errors.strip() or "nothing: the command itself was killed"
+    saw(f"over ssh: {fault}", seen.splitlines()[0].removeprefix("error: "), seconds)
 
 
 def only_child(pid: int) -> int:
@@ -155,12 +134,50 @@ def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, wor
     elif change == "unknown host":
         (ssh_lab.folder / "known_hosts").write_text("")
     port = ["--ssh_port", "2223"] if change == "no server" else []
-    done = ssh_lab.tutorial(*launch(ssh_lab, workspace, tmp_path / "out", *port))
+    done = ssh_lab.tutorial(*launch(workspace, tmp_path / "out", *port))
     assert done.returncode == 2
     assert done.stderr.startswith("error: ssh to 10.77.0.")
     assert words in done.stderr.splitlines()[0]
     assert remedy in done.stderr
     saw(f"over ssh: {change}", done.stderr.removeprefix("error: "), None)
+
+
+def test_the_output_of_a_bashrc_and_modules_in_the_home_are_ignored(ssh_lab, partition_of, saw):
+    """L24. A shell prints lines, half a line and JSON before the program does. The home has modules of the user."""
+    prints = "echo Welcome; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
+    ssh_lab.write_in_homes(".bashrc", prints)
+    for name in ("random", "json", "copy", "tempfile"):
+        ssh_lab.write_in_homes(f"{name}.py", "raise SystemExit('a file of the user was imported')\n")
+    part = partition_of(2)
+    for disk in ssh_lab.on_disks(part.folder):
+        shutil.copytree(part.folder, disk)
+    done = ssh_lab.tutorial("doctor", "--ip_config", str(ssh_lab.ip_config), "--part_config", str(part.config))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "machine-1" in done.stdout
+    saw("over ssh: a .bashrc that prints", "none: what it prints is left out", None)
+
+
+def test_a_user_name_is_no_option(ssh_lab, tmp_path, saw):
+    """L25. The ssh client does not run a command that a user name contains."""
+    witness = tmp_path / "witness"
+    for user in (f"-oProxyCommand=touch {witness}", f"x -oProxyCommand=touch {witness}"):
+        done = ssh_lab.tutorial("doctor", "--ip_config", str(ssh_lab.ip_config), f"--ssh_username={user}")
+        [problem] = [line for line in done.stdout.splitlines() if "ssh to 10.77.0." in line]
+        assert list(tmp_path.glob("witness*")) == []
+    saw("over ssh: --ssh_username that is an option of ssh", problem.partition("machines: ")[2], None)
+
+
+def test_homes_must_agree_and_rsync_needs_a_login_that_prints_nothing(ssh_lab, workspace, tmp_path, saw):
+    """L24. rsync cannot skip the text on standard output, and the error names the file to change."""
+    ssh_lab.write_in_homes(".bashrc", f'[ "$(hostname)" = machine-1 ] && HOME={tmp_path}/other\n')
+    done = ssh_lab.tutorial(*launch(workspace, tmp_path / "homes"))
+    assert "error: --copy_to ~/copy: the machines have different homes" in done.stderr
+    ssh_lab.write_in_homes(".bashrc", "echo Welcome; cd /tmp\n")
+    done = ssh_lab.tutorial(*launch(workspace, tmp_path / "out"))
+    error = done.stderr.splitlines()[0].removeprefix("error: ")
+    assert error == "copying to machine-0: protocol version mismatch -- is your shell clean?"
+    assert ".bashrc there must print to terminals only" in done.stderr
+    saw("over ssh: files are copied to a login whose .bashrc prints", error, None)
 
 
 def train(lab, out: Path, data_root: Path, *options: str) -> list[str]:
@@ -179,29 +196,6 @@ def assert_home(lab, run: Path, *names: str) -> None:
         assert (run / name).is_file(), name
     assert len(read_checkpoint(run / "checkpoint").manifest.epochs) == len(epochs_of(run))
     assert left_of_starts(lab, TARGET) == []
-
-
-def test_a_run_that_is_killed_in_the_middle_of_a_copy_goes_on(ssh_lab, data_root, tmp_path):
-    """Task node: an epoch; then a continuation whose command gets SIGKILL while it copies; then another one."""
-    run = tmp_path / "run"
-    done = ssh_lab.tutorial(*train(ssh_lab, run, data_root, "--epochs", "1"))
-    assert done.returncode == 0, done.stderr
-    assert_home(ssh_lab, run, "predictions.npy")
-    shutil.rmtree(ssh_lab.on_disks(TARGET / "partitions")[1])
-    ssh_lab.cluster.change_link(ssh_lab.machines[1], "wire", "1mbit")
-    again = train(ssh_lab, run, data_root, "--epochs", "2", "--resume")
-    command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *again)
-    disk = ssh_lab.on_disks(TARGET)[1]
-    wait_until(lambda: list(disk.glob("partitions/*/part1/.*")), "a copy", 60, command)
-    os.kill(only_child(command.pid), signal.SIGKILL)
-    command.communicate(timeout=60)
-    ssh_lab.cluster.change_link(ssh_lab.machines[1], "wire", None)
-    done = ssh_lab.tutorial(*again)
-    assert done.returncode == 0, done.stderr
-    assert "continuing after epoch 1 " in done.stdout
-    assert epochs_of(run) == [0, 1]
-    assert_home(ssh_lab, run, "predictions.npy")
-    ssh_lab.assert_nothing_left()
 
 
 def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):

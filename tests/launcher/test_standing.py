@@ -15,10 +15,10 @@ import pexpect
 import pytest
 from commands import PYTHONPATH_OF_ALL, ordinary_user, wait_until
 from commands import tutorial as run_command
-from fault_support import RunningJob, plan_of
 from ssh_support import SSHD
 
 from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe_machines, find_program, parse_ttl
 
@@ -34,9 +34,7 @@ def tutorial(*words: str, code: int = 0, **options: Any) -> str:
 
 
 def gone(name: str) -> None:
-    for _left in attempts(f"the machines {name} to go", 15):
-        if name not in persistent.running_names():
-            return
+    wait_until(lambda: name not in persistent.running_names(), f"the end of the machines {name}")
 
 
 @pytest.fixture
@@ -71,9 +69,7 @@ def test_a_command_on_a_machine_is_as_with_ssh(lab):
     assert "there is no 'machine-7'" in tutorial("on", "machine-7", "true", code=2)
     assert "cannot start 'no-such-program'" in tutorial("on", "machine-0", "no-such-program", code=127)
     command = subprocess.Popen([*PROGRAM, "on", "machine-1", "sleep", "1000"])
-    for _left in attempts("the command to run there", 20):
-        if "sleep 1000" in commands_on("machine-1"):
-            break
+    wait_until(lambda: "sleep 1000" in commands_on("machine-1"), "the command to run there")
     command.send_signal(signal.SIGTERM)
     assert command.wait(timeout=20) == -signal.SIGTERM
     assert "sleep 1000" not in commands_on("machine-1")
@@ -94,28 +90,23 @@ def test_cables_are_cut_mended_and_changed(lab):
     assert "tbf" not in tutorial("on", "machine-1", tc, "qdisc", "show", "dev", "eth0")
     shm = tutorial("on", "machine-1", "df", "--output=size", "-B1", "/dev/shm").split()[-1]
     assert abs(int(shm) - 500_000_000) < 8192  # whole pages
-    assert "is not a rate" in tutorial("machines", "wire", "machine-1", "1bit", code=2)
-    assert "there is no 'machine-7'" in tutorial("machines", "cut", "machine-7", code=2)
 
 
-def test_a_name_is_taken_once_and_one_job_at_a_time(lab):
+def test_a_name_is_taken_once_and_one_job_at_a_time(lab, tmp_path):
     """L33. A second job is refused, and a command next to the job is not."""
-    said = tutorial("machines", "start", "3", "--name", "lab", code=2)
-    assert "machines named 'lab' are running" in said
-    said = tutorial("on", "--name", "other", "machine-0", "true", code=2)
-    assert "no machines named 'other' are running" in said
-    assert "Running: lab" in said
+    assert "machines named 'lab' are running" in tutorial("machines", "start", "3", "--name", "lab", code=2)
     with PersistentBackend("lab") as cluster:
         assert [machine.address for machine in cluster.machines] == ["10.77.0.1", "10.77.0.2"]
         with pytest.raises(InputError, match=f"the machines 'lab' are used by process {os.getpid()}"):
             PersistentBackend("lab").__enter__()
         assert tutorial("on", "machine-0", "hostname") == "machine-0\n"  # a command beside the job
         assert f"process {os.getpid()}" in tutorial("machines", "list")
-    assert "lab: switched off" in tutorial("machines", "stop")
-    assert "no machines named 'lab' are running" in tutorial("on", "machine-0", "true", code=2)
+        printed = tutorial("machines", "stop")
+    assert f"warning: this ends the job on lab: process {os.getpid()} (" in printed
+    assert "lab: switched off" in printed
     assert "no machines named 'lab' are running" in tutorial("machines", "stop", code=2)
-    with pytest.raises(InputError, match="the machines 'lab' have ended"):  # while the command loaded its data
-        cluster.__enter__()
+    with pytest.raises(InputError, match="has been switched off"), cluster, Agents(cluster, tmp_path):
+        pass  # the machines have ended while the command loaded its data
 
 
 def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
@@ -135,7 +126,6 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
     ("running", "words", "says"),
     [
         (["mine"], ["on", "machine-0", "true"], "no machines named 'mine' are running"),  # gone in between
-        (["mine"], ["on", "--name", "other", "machine-0", "true"], "no machines named 'other' are running"),
         (["mine", "other"], ["on", "machine-0", "true"], "Running: mine, other. Start some with"),
         (["lab", "mine"], ["machines", "cut", "machine-0"], "no machines named 'lab' are running"),
     ],
@@ -145,25 +135,20 @@ def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_
     monkeypatch.setattr(persistent, "running_names", lambda: running)
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
     done = run_here(*words)
-    assert done.returncode == 2
-    assert says in done.stderr
+    assert (done.returncode, says in done.stderr) == (2, True)
 
 
 def test_a_shell_uses_the_terminal_of_its_caller(lab):
-    """It sees the size, manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
+    """It manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
     heed_ctrl_c = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
     options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": heed_ctrl_c}
     shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "bash"], **options)
-    shell.setwinsize(33, 99)
     shell.expect("[#$] ")
-    shell.sendline("hostname; stty size; set -m; echo rea''dy")
+    shell.sendline("hostname; set -m; echo rea''dy")
     shell.expect("ready")
     assert "machine-0" in shell.before
-    assert "33 99" in shell.before
     shell.sendline("sleep 1000; echo sta''tus $?")
-    for _left in attempts("the sleep to run", 60):
-        if "sleep 1000" in commands_on("machine-0"):
-            break
+    wait_until(lambda: "sleep 1000" in commands_on("machine-0"), "the sleep to run", 60)
     for _left in attempts("Ctrl-C to end the sleep", 60):
         shell.sendintr()  # again, because the shell may not have given the terminal to the program yet
         if "sleep 1000" not in commands_on("machine-0"):
@@ -193,12 +178,10 @@ def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
         os.chmod(folder, 0o777)
         environment = {**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH_OF_ALL}
 
-        def types(*words: str, code: int = 0) -> str:
-            command = [python, "-B", "-m", "tutorial_lib", *words]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder, **user
-            )
-            assert done.returncode == code, done.stdout + done.stderr
+        def types(*words: str) -> str:
+            command, options = [python, "-B", "-m", "tutorial_lib", *words], {"env": environment, "cwd": folder, **user}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+            assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout + done.stderr
 
         types("machines", "start", "2", "--name", "lab", "--wire", "1gbit", "--shm", "100MB", "--ttl", "5m")
@@ -207,8 +190,6 @@ def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
             types("machines", "cut", "machine-1")
             assert types("on", "machine-0", "python3", "-c", REACHES) == "False True\n"
             types("machines", "mend", "machine-1")
-            types("machines", "wire", "machine-1", "200mbit")
-            assert "200mbit" in types("machines", "list")
             if os.geteuid() == 0:
                 assert persistent.running_names() == []
                 assert "no machines named 'lab' are running" in tutorial("machines", "stop", "lab", code=2)
@@ -217,40 +198,8 @@ def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
             result = json.loads(Path(folder, "run", "result.json").read_text())
             assert list(result["bytes_sent"]) == ["machine-0", "machine-1"]
             assert types("on", "machine-1", "ls", "/dev/shm") == ""
-            assert [each["job"] for each in json.loads(types("machines", "list", "--json"))] == [None]
         finally:
             assert "lab: switched off" in types("machines", "stop", "lab")
-
-
-def test_ssh_reaches_them_from_here(emulation, nothing_left):
-    if SSHD is None:
-        pytest.skip("no ssh server on this computer (apt install openssh-server)")
-    said = tutorial("machines", "start", "2", "--ssh", "--name", "withssh", "--ttl", "5m")
-    config = next(word for word in said.split() if word.endswith("ssh_config"))
-    try:
-        for host in ("machine-1", "10.77.0.2"):
-            done = subprocess.run(["ssh", "-F", config, host, "hostname"], capture_output=True, text=True, timeout=60)
-            assert done.stdout == "machine-1\n", done.stderr
-    finally:
-        persistent.stop_machines("withssh")
-    wait_until(lambda: not Path(config).parents[1].exists(), "the folder to be removed")
-
-
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_job_whose_machines_end_says_so(end, lab, partition_of, tmp_path):
-    """Not only that its agent was killed; and the stop warns of it."""
-    with PersistentBackend("lab") as cluster:
-        job = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:100000", "-"))
-        job.wait_for("beat", 5)
-        if end == "stop":
-            printed = tutorial("machines", "stop", "lab")
-            assert f"warning: this ends the job on lab: process {os.getpid()} (" in printed
-        else:
-            os.kill(describe_machines("lab").pid, signal.SIGKILL)
-        error, _seconds = job.end()
-    assert str(error) == "the machines 'lab' ended during the job (machines stop, --ttl, or a killed daemon)"
-    assert "machines start" in error.remedy
-    gone("lab")
 
 
 @pytest.mark.root
@@ -284,7 +233,7 @@ def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left, t
 
 
 def test_times():
-    assert [parse_ttl(text) for text in ("90m", "8h", "2d")] == [5400, 28800, 172800]
-    for wrong in ("8", "0s", "900d", "h"):
+    assert [parse_ttl(text) for text in ("90m", "2d")] == [5400, 172800]
+    for wrong in ("8", "0s", "900d"):
         with pytest.raises(InputError, match="--ttl"):
             parse_ttl(wrong)
