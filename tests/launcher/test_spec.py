@@ -52,8 +52,6 @@ PLAN = JobPlan(
     samplers=2,
     servers=2,
 )
-
-
 SPEC = PLAN.to_spec()
 
 

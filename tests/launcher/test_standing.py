@@ -95,6 +95,7 @@ def test_cables_are_cut_mended_and_changed(lab):
 def test_a_name_is_taken_once_and_one_job_at_a_time(lab, tmp_path):
     """L33. A second job is refused, and a command next to the job is not."""
     assert "machines named 'lab' are running" in tutorial("machines", "start", "3", "--name", "lab", code=2)
+    late = PersistentBackend("lab")
     with PersistentBackend("lab") as cluster:
         assert [machine.address for machine in cluster.machines] == ["10.77.0.1", "10.77.0.2"]
         with pytest.raises(InputError, match=f"the machines 'lab' are used by process {os.getpid()}"):
@@ -105,7 +106,7 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab, tmp_path):
     assert f"warning: this ends the job on lab: process {os.getpid()} (" in printed
     assert "lab: switched off" in printed
     assert "no machines named 'lab' are running" in tutorial("machines", "stop", code=2)
-    with pytest.raises(InputError, match="has been switched off"), cluster, Agents(cluster, tmp_path):
+    with pytest.raises(InputError, match="has been switched off"), late, Agents(late, tmp_path):
         pass  # the machines have ended while the command loaded its data
 
 
