@@ -1,16 +1,18 @@
 """Run the commands of two commits on one matrix of cases, and compare exit codes, first causes, files and scores.
 
-    python benchmarks/two_commits.py OLD [NEW] [--only WORDS] [--folder NAME]
+    python benchmarks/two_commits.py OLD [NEW] [--only PATTERN] [--folder NAME]
 
-OLD and NEW are commits or folders with a checkout, and NEW is by default this folder. ``--only ssh`` runs the cases
-with "ssh" in their names, and ``--folder`` keeps all files. ``two_commits.yaml`` has the cases: train and launch on
-every backend, resumed and fetched runs, copies, a fault of each kind, and every task with three seeds. Both commits use
-the packages of this Python, so first install those that the old one needs. Cases without their programs are skipped.
+OLD and NEW are commits or folders with a checkout, and NEW is by default this folder. ``--only 'ssh|Slurm'`` runs the
+cases with one of these words in their names, and ``--folder`` keeps all files. ``two_commits.yaml`` has the cases:
+train and launch on every backend, resumed and fetched runs, copies, a fault of each kind, and every task with three
+seeds. Both commits use the packages of this Python, so first install those that the old one needs. Cases without their
+programs are skipped.
 
 The table is printed as Markdown. A cell has two values if the commits differ, or the differences in numbers of files.
 N and PATH replace numbers and paths. Scores of several seeds differ by standard deviations, at least 0.01. After a
 case, the script ends the remaining processes. "Left behind" lists them with new files in the temporary folder and in
-/dev/shm, also those of other jobs. The exit code is 1 if the new commit left something behind.
+/dev/shm that no process has mapped, also those of other jobs. The exit code is 1 if the new commit left something
+behind.
 """
 
 import argparse
@@ -45,7 +47,7 @@ def list_cases(only: str) -> Iterator[dict[str, Any]]:
     table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     for name, case in table["cases"].items():
         for place in case.get("places", ["emulated"]):
-            if only in (title := f"{name}, {place}"):
+            if re.search(only, title := f"{name}, {place}"):
                 yield {**table["default"], **table["places"][place], **case, "title": title}
 
 
@@ -114,13 +116,23 @@ def send(name: str, pids: list[int]) -> None:
             os.kill(pid, signal.Signals[f"SIG{name}"])
 
 
+def is_in_use(path: Path) -> bool:
+    """Return whether a process has mapped the file, for example a job of somebody else."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            if str(path) in maps.read_text(errors="replace"):
+                return True
+    return False
+
+
 def run_case(commit: Commit, case: dict[str, Any], folder: Path, seed: int) -> dict[str, Any]:
     """Return a value for each column, with the files as a Counter and the scores as numbers."""
     folder.mkdir()
     (folder / "program.py").write_text(case["program"])
     (folder / "ip.txt").write_text("10.77.0.1\n10.77.0.2\n")
     values = {**case, **commit.values, "folder": folder, "tests": ROOT / "tests", "seed": seed}
-    there, codes, still, text = set(SHM.iterdir()), [], [], ""
+    temporary, codes, still, text = (SHM, commit.folder / "tmp"), [], [], ""
+    there = {path for place in temporary for path in place.iterdir()}
 
     def fill(text: str) -> str:
         filled = text.format(**values)
@@ -136,13 +148,15 @@ def run_case(commit: Commit, case: dict[str, Any], folder: Path, seed: int) -> d
     if case["start"]:
         commit.run(folder, f"machines stop {values['lab']}")
     left = [f"process {pid}" for pid in {*still, *commit.end_processes()}]
-    left += [str(path) for path in (*(set(SHM.iterdir()) - there), *(commit.folder / "tmp").iterdir())]
+    new = sorted({path for place in temporary for path in place.iterdir()} - there)
+    left += [str(path) for path in new if not is_in_use(path)]
     told = [line for line in text.splitlines() if re.match("error:|interrupted|told to|stopped after", line)]
     cause = "" if codes[-1] == "0" else "".join((told or re.findall(r".*\w.*", text)[-1:])[:1])
     cause = re.sub(r"(?<![\w.])(?:/[\w.+~-]+)+", "PATH", cause).replace("|", "\\|")
     cause = re.sub(r"\d{2,}(\.\d+)*|\d+\.\d+", "N", cause)
     out, scores = folder / "run", (None, None)
-    files = Counter(re.sub(r"\d+", "N", str(path.relative_to(out))) for path in out.rglob("*") if path.is_file())
+    names = (re.sub(r"\.\w+\.tmp$", ".N.tmp", str(path.relative_to(out))) for path in out.rglob("*") if path.is_file())
+    files = Counter(re.sub(r"\d+", "N", name) for name in names)
     if "result.json" in files:
         result = json.loads((out / "result.json").read_text())
         scores = (result["test_score"], result["epochs"][-1]["loss"])
@@ -150,17 +164,16 @@ def run_case(commit: Commit, case: dict[str, Any], folder: Path, seed: int) -> d
 
 
 def describe(column: str, runs: list[list[dict[str, Any]]]) -> str:
-    """Return a cell of the table. ``runs`` has the values of all seeds for each commit, perhaps only the new one."""
-    old, new = ([each[column] for each in seen] for seen in [[], *runs][-2:])
+    """Return a cell of the table. ``runs`` has the values of all seeds for each commit."""
+    old, new = ([each[column] for each in seen] for seen in runs)
     if column == "files":
-        before = old[0] if old else new[0]
-        counts = {name: new[0][name] - before[name] for name in sorted(new[0] | before)}
+        counts = {name: new[0][name] - old[0][name] for name in sorted(new[0] | old[0])}
         return ", ".join(f"{count:+} {name}" for name, count in counts.items() if count) or f"{new[0].total()}"
     if len(new) > 1 and column in ("test score", "loss"):
         noise = max(0.01, statistics.stdev(old), statistics.stdev(new))
         first, second = statistics.mean(old), statistics.mean(new)
         return f"{first:.4f}; {second:.4f} ({(second - first) / noise:+.1f} σ)"
-    texts = [f"{value:.4f}" if isinstance(value, float) else str(value or "") for value in (*old[:1], new[0])]
+    texts = [f"{value:.4f}" if isinstance(value, float) else str(value or "") for value in (old[0], new[0])]
     return "; ".join(dict.fromkeys(texts))
 
 
@@ -183,7 +196,7 @@ def main() -> None:
                     raise FileNotFoundError(f"skipped: this computer has no {', '.join(missing)}")
                 runs = [
                     [run_case(commit, case, commit.folder / f"{number}-{seed}", seed) for seed in range(case["seeds"])]
-                    for commit in commits[case["new"] :]
+                    for commit in commits
                 ]
                 cells = [describe(column, runs) for column in COLUMNS]
                 left |= bool(runs[-1][0]["left behind"])
