@@ -208,6 +208,15 @@ def test_a_full_disk_here_keeps_the_cause_of_a_failed_job(lab):
     assert lab.there(0, "predictions.npy").exists()
 
 
+def test_a_download_writes_into_the_run_folder_only(lab, monkeypatch):
+    """A command killed during a download then leaves nothing in the temporary folder."""
+    targets = []
+    monkeypatch.setattr(RemoteFiles, "_fetch", lambda _self, _machine, target, rules: targets.append((target, rules)))
+    lab.files().finish()
+    assert len(targets) == 3  # the manifest, and the results of each machine
+    assert all(target.is_relative_to(lab.run) for target, _rules in targets)
+
+
 def test_only_what_differs_is_uploaded(lab):
     """Each machine gets its own part. A damaged file with the size and the time of the original is replaced."""
     with lab.files():

@@ -59,7 +59,9 @@ def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkey
         assert 0 < found["val_score"] < 1
         assert found["val_accuracy"] == (found["val_score"] if score == "accuracy" else None)
     assert result["test_accuracy"] == (result["test_score"] if score == "accuracy" else None)
-    assert summary_rows(result)[f"test {score}"] == f"{result['test_score']:.4f}"
+    rows = summary_rows(result)
+    assert rows[f"test {score}"] == f"{result['test_score']:.4f}"
+    assert rows["sent on the wire"] == "nothing"
 
 
 @pytest.mark.cluster

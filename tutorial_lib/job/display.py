@@ -94,11 +94,11 @@ def summary_rows(result: JsonObject) -> dict[str, str]:
     loss = {"loss": epochs[-1]["loss"]} if epochs else {}
     scores = {f"valid {score}": result["val_score"], f"test {score}": result["test_score"], **result.get("scores", {})}
     seconds = sum(epoch["seconds"] for epoch in epochs) / max(1, len(epochs))
+    sent = [f"{name} {human_bytes(count)}" for name, count in result["bytes_sent"].items() if count]
     return {
         "machines": f"{result['machines']} x {result['trainers_per_machine']} trainer(s), {result['world_size']} ranks",
         "epochs": f"{len(epochs)}, {seconds:.2f} s each",
         **{name: f"{value:.4f}" for name, value in {**loss, **scores}.items() if value is not None},
         "seconds": f"{result['seconds']:.1f}",
-        "sent on the wire": ", ".join(f"{name} {human_bytes(sent)}" for name, sent in result["bytes_sent"].items())
-        or "nothing",
+        "sent on the wire": ", ".join(sent) or "nothing",
     }

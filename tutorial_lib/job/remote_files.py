@@ -152,7 +152,7 @@ class RemoteFiles:
         """Download all files that differ, and the manifest of the newest checkpoint last. Return the problems."""
         checkpoints, problems = self.run / "checkpoint", list[str]()
         try:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(prefix=".", dir=self.run) as folder:
                 with contextlib.suppress(JobError):  # the next copy from this machine fails, too
                     rules = ["+ /checkpoint/", f"+ /checkpoint/{NEWEST}", "- *"]
                     self._fetch(self.cluster.machines[0], Path(folder), rules)
