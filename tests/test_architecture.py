@@ -1,9 +1,18 @@
 """docs/architecture.md: every name in it exists, and a step and a run are in few files."""
 
 import ast
+import inspect
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from commands import ROOT
+
+from tutorial_lib.__main__ import main
+from tutorial_lib.partition import partition_dataset
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
 NAME = re.compile(r"`(tutorial_lib/\S+?\.py):(\w+)`")
@@ -35,6 +44,56 @@ def test_a_step_is_in_at_most_twelve_files_and_a_run_in_at_most_forty():
     both = run | files_named(between("## One mini-batch", "## What was done when"))
     assert len(both) <= 40
     assert f"Those are {len(run)} files; with those of a mini-batch below, {len(both)}." in TEXT
+
+
+@pytest.fixture(scope="module")
+def calls(small_dataset, tmp_path_factory) -> list[str]:
+    """The functions of tutorial_lib that a rank called, and "return" at their ends."""
+    folder = tmp_path_factory.mktemp("traced")
+    parts = partition_dataset(small_dataset, 1, folder / "parts").folder
+    command = [sys.executable, str(ROOT / "tests/programs/traced_step.py"), str(parts), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def files_of(calls: list[str]) -> set[str]:
+    return {call.split(":")[0] for call in calls}
+
+
+@pytest.mark.whole_run
+def test_the_steps_of_an_epoch_execute_at_most_twelve_files(calls):
+    first, last = (calls.index(f"tutorial_lib/trainer/loop.py:train_epoch:{event}") for event in ("call", "return"))
+    executed = files_of(calls[first : last + 1])
+    assert files_named(between("A step, in", "Those are")) <= executed
+    print(*sorted(executed))
+    assert len(executed) <= 12
+
+
+@pytest.mark.whole_run
+def test_a_run_executes_at_most_sixty_files(calls, emulation, tmp_path, monkeypatch):
+    """This process and a rank are traced. Of the other processes, every file counts that could be executed."""
+    found = []
+    monkeypatch.chdir(tmp_path)
+
+    def note(frame, event, _argument) -> None:
+        function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # and not the body of a module or a class
+        if function and event == "call" and str(ROOT / "tutorial_lib") in frame.f_code.co_filename:
+            found.append(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
+
+    command = ["train", "--emulate", "2", "--scale", "0.005", "--epochs", "1", "--root", "data", "--out", "run"]
+    sys.setprofile(note)
+    try:
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(command)
+    finally:
+        sys.setprofile(None)
+    others = {str(path.relative_to(ROOT)) for path in (ROOT / "tutorial_lib/launcher").rglob("*.py")}
+    others -= {f"tutorial_lib/launcher/{name}.py" for name in ("__init__", "backends/persistent", "backends/remote")}
+    others |= {f"tutorial_lib/{name}.py" for name in ("trainer/__main__", "trainer/session", "job/dgl_hook")}
+    executed = others | set(found) | files_of(calls)
+    print(*sorted(executed))
+    assert len(executed) <= 60
 
 
 def test_few_modules_are_at_the_root():

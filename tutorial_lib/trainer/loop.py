@@ -101,14 +101,15 @@ def train_epoch(
     All ranks take equally many steps, because every one takes part in every exchange of gradients.
     """
     model.train()
-    optimizers, steps, timer = [optimizer, *task.sparse_optimizers], len(task.batches), StepTimer()
-    for step, batch in task.batches.batches(state.epoch, state.step):
+    optimizers, epoch, steps = [optimizer, *task.sparse_optimizers], len(state.epochs), len(task.batches)
+    timer = StepTimer()
+    for step, batch in task.batches.batches(epoch, state.step):
         timer.lap("sampling", getattr(batch, "background", None))
-        seed_all(seed, state.epoch, step, own_rank())
+        seed_all(seed, epoch, step, own_rank())
         inputs = task.inputs(batch)
         timer.lap("pull")
         loss, examples = task.loss(model, inputs)
-        value = check_finite(loss.item(), state.epoch, step)
+        value = check_finite(loss.item(), epoch, step)
         timer.lap("forward")
         for each in optimizers:
             each.zero_grad()
@@ -121,7 +122,7 @@ def train_epoch(
         state.loss_sum += value * examples
         local, remote = task.traffic(batch, inputs)
         fields = {**timer.fields, "bytes_local": local, "bytes_remote": remote}
-        emit("step", epoch=state.epoch, step=step, steps=steps, loss=value, **fields)
+        emit("step", epoch=epoch, step=step, steps=steps, loss=value, **fields)
         timer = StepTimer()
         if step % STOP_STEPS == STOP_STEPS - 1 and step < steps - 1 and any_rank(stop()):
             return True
