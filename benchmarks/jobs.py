@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.files import write_json
-from tutorial_lib.job.display import Reporter
-from tutorial_lib.job.launch import LaunchRequest, launch
-from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.display import RunDisplay
+from tutorial_lib.job.layout import LaunchRequest, Layout, launch
 from tutorial_lib.job.source import DataSource
-from tutorial_lib.job.train import run_distributed, versions
+from tutorial_lib.job.train import run_distributed
+from tutorial_lib.launcher.checks import find_versions
 from tutorial_lib.launcher.coordinator import MachineUse
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
@@ -49,7 +49,7 @@ def run_job(
     environment = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")} if keep else {}
     events: list[dict[str, Any]] = []
 
-    class Collect(Reporter):
+    class Collect(RunDisplay):
         def on_event(self, event: dict[str, Any]) -> None:
             events.append(event)
             on_event(event)
@@ -71,7 +71,7 @@ def run_job(
             extra_envs=[f"{name}={value}" for name, value in environment.items()],
             stall_timeout=300,
         )
-        found = launch(request, Collect())
+        found = launch(request, Collect(quiet=True))
         if use is not None:
             use.update(found)
     return events
@@ -82,13 +82,13 @@ def run_training(partition: Partition, config: TrainConfig) -> list[dict[str, An
     layout = Layout(emulate=partition.report.parts)
     events = [{"kind": "begin", "time": time.time()}]
 
-    class Collect(Reporter):
+    class Collect(RunDisplay):
         def on_event(self, event: dict[str, Any]) -> None:
             events.append({"time": time.time(), **event})
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         out, one = Path(name) / "run", replace(config, epochs=1)
-        run_distributed(partition, layout, one, out, reporter=Collect())
+        run_distributed(partition, layout, one, out, reporter=Collect(quiet=True))
     return [*events, {"kind": "end", "time": time.time()}]
 
 
@@ -103,7 +103,7 @@ def median(events: list[dict[str, Any]], field: str, **wanted: Any) -> float:
 
 def computer() -> str:
     """One line about where this runs."""
-    found = versions()
+    found = find_versions(("torch", "dgl", "numpy"))
     names = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "dgl", "numpy"))
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),

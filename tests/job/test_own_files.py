@@ -15,7 +15,7 @@ from tutorial_lib.data.base import Dataset
 from tutorial_lib.data.cache import load_generated, sibling_folder
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts
 from tutorial_lib.files import lock_folder, write_json
-from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.display import SILENT
 from tutorial_lib.job.folder import (
     NEW_RUN,
     Continuation,
@@ -58,22 +58,22 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     names = {default_run_folder("synthetic-products") for _ in range(20)}
     assert len(names) > 15  # two of the four random digits may well be equal
     out, resume = check_run_folder(tmp_path / "run"), Continuation(resume=True)
-    with open_run(out, Reporter()) as log:
+    with open_run(out, SILENT) as log:
         log.write({"kind": "stage", "stage": "checks"})
         log.write({"kind": "step", "rank": 0, "epoch": []})
         written = (out / "events.jsonl").read_bytes()
         for keep in (NEW_RUN, resume):
             words = f"another program is running in {out}: process {os.getpid()} "
-            with pytest.raises(InputError, match=words), open_run(out, Reporter(), keep):
+            with pytest.raises(InputError, match=words), open_run(out, SILENT, keep):
                 pass
         assert (out / "events.jsonl").read_bytes() == written != b""
-    with pytest.raises(InputError, match="is not empty"), open_run(out, Reporter()):
+    with pytest.raises(InputError, match="is not empty"), open_run(out, SILENT):
         pass  # the first one has ended meanwhile
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "sta')
     (out / "checkpoint").mkdir()
     publish_checkpoint(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
-    with open_run(out, Reporter(), resume) as log:
+    with open_run(out, SILENT, resume) as log:
         assert [event["kind"] for event in log.earlier] == ["stage"]  # a step needs numbers
     assert (out / "events.jsonl").read_bytes() == written
 
@@ -85,7 +85,7 @@ def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existe
     if existed:
         out.mkdir()
     for _ in range(2):
-        with pytest.raises(InputError, match="a failed check"), open_run(out, Reporter()) as log:
+        with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT) as log:
             log.write({"kind": "stage", "stage": "checks"})
             (out / "logs" / "machine-0").mkdir(parents=True)
             (out / "logs" / "machine-0" / "agent.log").write_text("hello")
@@ -93,11 +93,11 @@ def test_a_job_that_was_not_started_leaves_its_folder_as_it_was(tmp_path, existe
             raise InputError("a failed check")
         assert out.exists() == existed
         assert not existed or os.listdir(out) == []
-    with pytest.raises(JobError), open_run(out, Reporter()):
+    with pytest.raises(JobError), open_run(out, SILENT):
         raise JobError("a failed job")
     (out / "checkpoint").mkdir()
     publish_checkpoint(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
-    with pytest.raises(InputError, match="a failed check"), open_run(out, Reporter(), Continuation(resume=True)):
+    with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT, Continuation(resume=True)):
         raise InputError("a failed check")
     assert sorted(os.listdir(out)) == ["checkpoint", "events.jsonl"]
 

@@ -18,7 +18,7 @@ from runtime_support import MARK, marked_processes
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job import train
-from tutorial_lib.job.display import Reporter
+from tutorial_lib.job.display import SILENT, RunDisplay
 from tutorial_lib.job.folder import Continuation, open_run, settings_of
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.trainer.config import TrainConfig
@@ -95,7 +95,7 @@ def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, par
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     told: list[float] = []
 
-    class Freezing(Reporter):
+    class Freezing(RunDisplay):
         def on_event(self, event: dict) -> None:
             if event["kind"] == "step" and not told:
                 told.append(time.monotonic())
@@ -213,10 +213,10 @@ def test_another_partition_is_refused(tmp_path):
     writing.mkdir()
     again = Continuation(resume=True)
     other, words = {**settings, "partition": "cut two"}, "partition cut one in the checkpoint, cut two now"
-    with pytest.raises(InputError, match=words), open_run(tmp_path, Reporter(), again, other):
+    with pytest.raises(InputError, match=words), open_run(tmp_path, SILENT, again, other):
         pass
     assert writing.exists()
-    with open_run(tmp_path, Reporter(), again, settings) as log:
+    with open_run(tmp_path, SILENT, again, settings) as log:
         assert log.resumed == epochs_of(1)
     assert not writing.exists()
 

@@ -4,21 +4,18 @@ The checks unpickle nothing and do not import DGL.
 """
 
 import contextlib
-import json
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import check_file
+from tutorial_lib.files import JsonObject, check_file, read_json
 from tutorial_lib.launcher.findings import FAIL, OK, Finding, verdict
 from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
 from tutorial_lib.launcher.shm import SHM
 
 CONNECT_TRIES = "20"  # a client waits 3 s between tries, so one minute instead of the 51 of DGL's default
-NOT_A_SERVER = "did the command reach dgl.distributed.initialize?"
 # Files in /dev/shm of DGL 2.1.0. For a graph G, they are G, G_node_inner_node, GG_0_csc_indptr and others. Those of a
 # feature F, node~_N~F-kvdata-, contain no name of a graph.
 SHM_PATTERNS = [
@@ -29,14 +26,10 @@ SHM_PATTERNS = [
     r"dgl\.graphbolt\..+_(?:meta)?data(?:\.lock)?",
 ]
 STRUCTURE, GRAPHBOLT = "part_graph", "part_graph_graphbolt"
-MISSING = {  # problem and remedy
-    STRUCTURE: ("the part has no structure for DGL", "Call initialize(..., use_graphbolt=True), or partition again."),
-    GRAPHBOLT: ("the part has no structure for GraphBolt", "Call dgl.distributed.dgl_partition_to_graphbolt(config)."),
-}
 EVERYWHERE = "The path must exist on every machine. Partition again: python -m tutorial_lib partition"
 REPAIR = "Copy the file again from where it was made and compare sha256sum, or partition again into a new folder."
-CHECKSUM_SECONDS = 10.0  # after this time, only the checksum of the file that DGL unpickles is compared
-NOT_JSON = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # or JSON of another shape
+NO_MANIFEST = (OSError, InputError, LookupError, TypeError, AttributeError)  # as in partitions of other tools
+CHECKSUM_BYTES = 1 << 30  # the checksum of a larger file would take too long
 
 
 @dataclass(frozen=True)
@@ -60,12 +53,11 @@ class JobPlan:
     shell: bool = False  # the command is /bin/sh -c TEXT
     silence: float | None = None  # see JobSpec
     collective_seconds: float = 600.0  # time limit of the trainers' collectives
-    shm_of_trainers: int = 0  # bytes that the trainers will add to /dev/shm of each machine, if known
     show_output: bool = False  # the agents forward the output of the trainers
     forks: bool = False  # the command calls trainer.session.serve_if_server, which forks servers and trainers
 
     def to_spec(self) -> JobSpec:
-        """Return the job as the launcher runs it. An InputError reports a variable of DGL that ``env`` changes."""
+        """Return the job as the launcher runs it."""
         command = None if self.forks else list(self.command)
         trainer = Role("trainer", self.trainers, command, ranked=True, threads=self.omp_threads)
         roles, checks, env = [trainer], [], dict[str, str]()
@@ -73,12 +65,13 @@ class JobPlan:
             env = self._dgl_environment()
             identity = {"DGL_ROLE": "server", "DGL_SERVER_ID": "{global_index}"}
             server = Role("server", self.servers, command, identity, threads=self.server_threads, cpu_share=0.25)
-            server = replace(server, listens=True, service=True, early_end=NOT_A_SERVER)
+            server = replace(
+                server, listens=True, service=True, early_end="did the command reach dgl.distributed.initialize?"
+            )
             roles = [server, replace(trainer, env={"DGL_ROLE": "client"}, after="server")]
             options = [word.lower().replace("-", "_") for word in self.command]
             graphbolt = any(option.startswith("__use_graphbolt") for option in options)
-            part = {"part_config": self.part_config, "ip_config": self.ip_config, "machines": len(self.machines)}
-            part |= {"graphbolt": graphbolt, "shm_of_trainers": self.shm_of_trainers}
+            part = {"part_config": self.part_config, "machines": len(self.machines), "graphbolt": graphbolt}
             checks = [("tutorial_lib.job.dgl:check_part", part)]
         env |= {"DGLBACKEND": "pytorch", "TUTORIAL_COLLECTIVE_SECONDS": f"{self.collective_seconds:g}"}
         return JobSpec(
@@ -103,14 +96,10 @@ class JobPlan:
     def _dgl_environment(self) -> dict[str, str]:
         """Return the variables that DGL reads in every process."""
         clients = len(self.machines) * self.trainers * (1 + self.samplers)  # with a wrong number, servers wait forever
-        fixed = {"DGL_DIST_MODE": "distributed", "DGL_IP_CONFIG": self.ip_config, "DGL_CONF_PATH": self.part_config}
-        fixed |= {"DGL_NUM_SERVER": str(self.servers), "DGL_NUM_SAMPLER": str(self.samplers)}
-        fixed["DGL_NUM_CLIENT"] = str(clients)
-        for name, value in fixed.items():
-            if (given := self.env.get(name, value)) != value:
-                message = f"{name} is set to {given!r}, the job needs {value!r}"
-                raise InputError(message, "Leave the variable out of --extra_envs: the job sets it.")
-        return {**fixed, "DGL_GRAPH_FORMAT": self.graph_format, "DGL_DIST_MAX_TRY_TIMES": CONNECT_TRIES}
+        found = {"DGL_DIST_MODE": "distributed", "DGL_IP_CONFIG": self.ip_config, "DGL_CONF_PATH": self.part_config}
+        found |= {"DGL_NUM_SERVER": str(self.servers), "DGL_NUM_SAMPLER": str(self.samplers)}
+        found |= {"DGL_NUM_CLIENT": str(clients), "DGL_GRAPH_FORMAT": self.graph_format}
+        return {**found, "DGL_DIST_MAX_TRY_TIMES": CONNECT_TRIES}
 
 
 def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
@@ -119,57 +108,47 @@ def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
     An InputError reports a description that cannot be read, or that does not have one part for each machine.
     """
     try:
-        description = json.loads(config.read_text())
-        parts = description["num_parts"]
-        entry = description[f"part-{index}"].items() if parts == machines else ()
-    except OSError as error:
+        description = read_json(config, JsonObject, EVERYWHERE)
+    except FileNotFoundError as error:
         raise InputError(f"cannot read {config}: {error.strerror}", EVERYWHERE) from None
-    except NOT_JSON:
-        raise InputError(f"{config} is not DGL's description of a partition with part-{index}", EVERYWHERE) from None
+    parts, entry = description.get("num_parts"), description.get(f"part-{index}")
     if parts != machines:
         message = f"{config} has {parts} parts for {machines} machines; each machine serves one part"
         raise InputError(message, f"Use --emulate {parts}, or partition again with --parts {machines}.")
-    return {key: config.parent / value for key, value in entry if isinstance(value, str)}
+    if not isinstance(entry, dict):
+        raise InputError(f"{config} is not DGL's description of a partition with part-{index}", EVERYWHERE)
+    return {key: config.parent / value for key, value in entry.items() if isinstance(value, str)}
 
 
-def check_part(
-    index: int, *, part_config: str, ip_config: str, machines: int, graphbolt: bool, shm_of_trainers: int
-) -> Iterator[Finding]:
-    """Check the files of part ``index``, their format, the room for them in /dev/shm, and the address file."""
+def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) -> Iterator[Finding]:
+    """Check the files of part ``index`` and the room for them in /dev/shm."""
     config = Path(part_config)
     try:
         files = read_part(config, index, machines)
     except InputError as error:
         yield Finding("partition", FAIL, error.message, error.remedy)
         return
-    if ip_config and not Path(ip_config).exists():
-        yield Finding("address file", FAIL, f"there is no file {ip_config}", "It must exist on every machine.")
     manifest = dict[Path, tuple[int, str]]()  # size and SHA-256
-    with contextlib.suppress(OSError, *NOT_JSON):  # partitions of other tools have no manifest
-        listed = json.loads((config.parent / "manifest.json").read_text())["files"]
+    with contextlib.suppress(*NO_MANIFEST):
+        listed = read_json(config.parent / "manifest.json", JsonObject)["files"]
         manifest = {config.parent / name: (file["bytes"], file["sha256"]) for name, file in listed.items()}
     sizes = {path: path.stat().st_size if path.is_file() else 0 for path in [config, *files.values()]}
-    deadline, compared, pickled = time.monotonic() + CHECKSUM_SECONDS, 0, files.get(GRAPHBOLT)
-    for path in sorted(sizes, key=lambda path: (path != pickled, sizes[path])):
-        size, checksum = manifest.get(path, (None, None))
-        if path != pickled and time.monotonic() + sizes[path] / 1e9 > deadline:
-            checksum = None
-        if problem := check_file(path, size, checksum) or ("" if sizes[path] else "is empty"):
+    for path, size in sizes.items():
+        expected, digest = manifest.get(path, (None, None))
+        problem = check_file(path, expected, digest if size <= CHECKSUM_BYTES else None)
+        if problem := problem or ("" if size else "is empty"):
             yield Finding("partition", FAIL, f"{path} {problem}", REPAIR)
             return
-        compared += checksum is not None
-    checksums = f"{compared} checksums right" if manifest else "no manifest.json with checksums"
+    checksums = "checksums right" if manifest else "no manifest.json with checksums"
     yield Finding("partition", OK, f"part {index}: {len(sizes)} files, {sum(sizes.values()) / 1e6:.1f} MB, {checksums}")
-    wanted = GRAPHBOLT if graphbolt else STRUCTURE
-    if wanted not in files:
-        yield Finding("partition format", FAIL, *MISSING[wanted])
-    elif pickled and pickled not in manifest:
+    if (pickled := files.get(GRAPHBOLT)) and pickled not in manifest:
         detail = f"manifest.json has no checksum of {pickled}; if GraphBolt is used, DGL unpickles it, which can run "
         yield Finding("partition format", OK, f"{detail}any code", "Use such a file only if you trust its author.")
+    wanted = GRAPHBOLT if graphbolt else STRUCTURE
     # A server that fills /dev/shm is killed by SIGBUS without a message. DGL 2.1.0 needs the size of the features, and
     # for the format csc as much as graph.dgl has. All servers of a machine share this memory.
     loaded = [sizes[path] for key, path in files.items() if key in (wanted, "node_feats", "edge_feats")]
-    needed, free = sum(loaded) + shm_of_trainers, shutil.disk_usage(SHM).free
+    needed, free = sum(loaded), shutil.disk_usage(SHM).free
     detail = f"{free / 1e6:.0f} MB free; the servers would put about {needed / 1e6:.0f} MB there"
     size = 2 * needed // 10**9 + 1
     remedy = f"sudo mount -o remount,size={size}G /dev/shm (docker: --shm-size={size}g), or use more and smaller parts."

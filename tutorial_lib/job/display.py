@@ -4,9 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
 from rich.filesize import decimal as human_bytes
-from rich.text import Text
 
 from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.coordinator import Event
@@ -26,56 +24,45 @@ LINES = {  # of kinds of events and of stages
 }
 
 
-class Reporter:
-    """Receives the events of a job, see ``trainer.events`` and ``launcher.coordinator``, and prints nothing."""
+class RunDisplay:
+    """Receives the events of a job, see ``trainer.events`` and ``launcher.coordinator``, and prints the important ones.
+
+    On a terminal, a last line shows the progress of rank 0.
+    """
 
     epochs = 0  # of the run, 0 if unknown
 
-    def say(self, text: str) -> None:
-        """Receive a line for the user."""
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet, self.start = quiet, time.monotonic()
 
-    def on_event(self, event: Event) -> None:
-        """Receive an event."""
-
-
-class RunDisplay(Reporter):
-    """Prints a line for each important event. On a terminal, a last line shows the progress of rank 0."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        # Jupyter sets FORCE_COLOR for its programs, but a pipe must not contain colors.
-        terminal = sys.stdout.isatty()
-        self.console = console or Console(force_terminal=terminal, markup=False, emoji=False, highlight=False)
-        self.start, self.last_line = time.monotonic(), self.console.status("starting")
-
-    def __enter__(self) -> "RunDisplay":
-        self.last_line.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.last_line.stop()
+    def show(self, text: str) -> None:
+        """Print a text. On a terminal, it replaces a line that ends with a carriage return."""
+        if not self.quiet:
+            print(f"\x1b[K{text}" if sys.stdout.isatty() else text, end="", flush=True)
 
     def say(self, text: str) -> None:
         """Print a line with the seconds since the start."""
-        self.console.print(f"{time.monotonic() - self.start:7.1f} s  {text}", soft_wrap=True)
-        self.last_line.update(Text(text))
+        self.show(f"{time.monotonic() - self.start:7.1f} s  {text}\n")
 
     def on_event(self, event: Event) -> None:
         """Print the lines of an event, or update the last line."""
         if event["kind"] == "output":
             skipped = [f"... {event['skipped']:,} bytes are in the log only"] if event["skipped"] else []
-            label = (f"[{event['machine']} {event['trainer']}] ", "cyan")
             for line in [*skipped, *event["lines"]]:
-                self.console.print(Text.assemble(label, line), soft_wrap=True)
+                self.show(f"[{event['machine']} {event['trainer']}] {line}\n")
         elif text := describe_event(event, self.epochs):
             if event["kind"] not in ("step", "progress"):
                 self.say(text)
-            elif event["rank"] == 0:
-                self.last_line.update(Text(text))
+            elif event["rank"] == 0 and sys.stdout.isatty():
+                self.show(f"{text}\r")
 
     def summary(self, result: JsonObject, out: Path) -> None:
         """Print the result and the run folder."""
-        lines = [f"{result['dataset']}: global result", *(f"{k:16}  {v}" for k, v in summary_rows(result).items())]
-        self.console.print("\n".join([*lines, f"run folder: {out}", "notebooks:  make lab"]), soft_wrap=True)
+        rows = "".join(f"{name:16}  {value}\n" for name, value in summary_rows(result).items())
+        self.show(f"{result['dataset']}: global result\n{rows}run folder: {out}\nnotebooks:  make lab\n")
+
+
+SILENT = RunDisplay(quiet=True)
 
 
 def describe_event(event: Event, epochs: int) -> str:

@@ -13,15 +13,12 @@ from io import FileIO
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, graph_name_of, lock_holder, try_lock, write_json
-from tutorial_lib.job.display import Reporter
+from tutorial_lib.files import JsonObject, graph_name_of, lock_folder, write_json
+from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
-from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import PHASES
 
 OPTIONS_FILE = "options.json"
-NUMBERS = ("rank", "epoch", "step", *PHASES, "bytes_local", "bytes_remote")  # of an event ``step``
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,6 @@ class Continuation:
     every: int = 1
     options: JsonObject | None = None
     trust: bool = False
-
-
-NEW_RUN = Continuation()
 
 
 def default_run_folder(dataset_name: str) -> Path:
@@ -71,12 +65,6 @@ def check_right_to_write(out: Path) -> None:
             raise InputError(f"{path} is a link, a pipe or a device", "Remove it, or use another --out.")
 
 
-def log_folder(out: Path) -> Path:
-    """Return the folder for the logs of the next start. The logs of earlier starts stay."""
-    logs = out / "logs"
-    return logs if not logs.exists() else logs / f"resume-{len(list(logs.glob('resume-*'))) + 1}"
-
-
 def continue_command(kind: str, out: Path) -> str:
     """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
     program, folder = "python -m tutorial_lib", shlex.quote(str(out))
@@ -87,66 +75,44 @@ def continue_command(kind: str, out: Path) -> str:
 
 @contextlib.contextmanager
 def own_run_folder(out: Path) -> Iterator[None]:
-    """Make, lock and check a run folder. An InputError names another program that runs in it."""
-    out.mkdir(parents=True, exist_ok=True)
-    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if try_lock(folder) is False:  # None without locks
-            message = f"another program is running in {out}: {lock_holder(out)}"
-            raise InputError(message, "Wait for its end, or stop it.")
+    """Make, lock and check a run folder. A WaitedTooLong names another program that runs in it."""
+    with lock_folder(out, 0.0):
         check_right_to_write(out)
         yield
-    finally:
-        os.close(folder)
 
 
 class EventLog:
-    """Writes ``events.jsonl`` and passes each event on to the reporter. ``earlier`` are those of earlier starts."""
+    """Writes ``events.jsonl``, stores the events of this start, and passes each one on to the reporter."""
 
-    def __init__(self, file: FileIO, reporter: Reporter, resumed: list[manifests.EpochResult]) -> None:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)  # a killed program or a full disk can cut off the last event
-        self.file, self.reporter, self.resumed, self.earlier = file, reporter, resumed, events_in(content)
+    def __init__(self, file: FileIO, reporter: RunDisplay, resumed: list[manifests.EpochResult]) -> None:
+        self.file, self.reporter, self.resumed, self.events = file, reporter, resumed, list[Event]()
+        file.truncate(file.read().rfind(b"\n") + 1)  # a killed program or a full disk can cut off the last event
 
     def write(self, event: Event) -> None:
-        """Append one event. A full disk ends the file but not the job."""
-        if not self.file.closed and event["kind"] != "output":
-            try:
+        """Append one event. A full disk does not end the job."""
+        if event["kind"] != "output":
+            self.events.append(event)
+            with contextlib.suppress(OSError):
                 self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
-            except OSError as error:
-                self.file.close()
-                self.reporter.say(f"events.jsonl ends here: {error.strerror}")
         self.reporter.on_event(event)
-
-    def warn(self, text: str) -> None:
-        """Report a line that does not end the job."""
-        self.write({"kind": "warning", "text": text})
-
-
-def events_in(content: bytes) -> list[Event]:
-    """Return the events of ``events.jsonl``, without damaged lines."""
-    events = []
-    for line in content.splitlines():
-        with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
-            event = json.loads(line)
-            numbers = [event[name] for name in ("time", *(NUMBERS if event["kind"] == "step" else ()))]
-            if isinstance(event["kind"], str) and all(isinstance(number, int | float) for number in numbers):
-                events.append(event)
-    return events
 
 
 @contextlib.contextmanager
 def open_run(
-    out: Path, reporter: Reporter, keep: Continuation = NEW_RUN, settings: JsonObject | None = None
+    out: Path, reporter: RunDisplay, keep: Continuation = Continuation(), settings: JsonObject | None = None
 ) -> Iterator[EventLog]:
     """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
 
-    If the block raises an InputError before a process was started, a new folder is left as it was.
+    If the block raises an InputError before a process was started, a new folder is removed.
     """
-    existed = out.exists()
     with own_run_folder(out):
         check_run_folder(out, resume=keep.resume)
-        resumed = read_finished_epochs(out, settings) if keep.resume and settings else []
+        resumed, checkpoints = list[manifests.EpochResult](), out / "checkpoint"
+        if keep.resume and settings:
+            saved = manifests.read_checkpoint(checkpoints).manifest
+            manifests.check_same_settings(saved.description, settings, checkpoints)
+            manifests.remove_checkpoints(checkpoints)  # of an interrupted save
+            resumed = saved.epochs
         if keep.options is not None:
             write_json(out / OPTIONS_FILE, keep.options)
         # Unbuffered, because Python would write the rest of an event again after a full disk
@@ -155,30 +121,6 @@ def open_run(
             try:
                 yield EventLog(file, reporter, resumed)
             except InputError:
-                if not manifests.has_checkpoint(out / "checkpoint"):
-                    for path in out.iterdir():
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
-                    if not existed:
-                        out.rmdir()
+                if not manifests.has_checkpoint(checkpoints):
+                    shutil.rmtree(out, ignore_errors=True)
                 raise
-
-
-def read_finished_epochs(out: Path, settings: JsonObject) -> list[manifests.EpochResult]:
-    """Return the results of the epochs in the checkpoint of a run, and remove the files of an interrupted save."""
-    folder = out / "checkpoint"
-    saved = manifests.read_checkpoint(folder).manifest
-    manifests.check_same_settings(saved.description, settings, folder)
-    done, steps = len(saved.epochs), f" and {saved.step} steps of the next" if saved.step else ""
-    if settings["epochs"] < done + bool(steps) or (settings["epochs"] == done and (out / "result.json").exists()):
-        remedy = f"To train on, give more, for example --epochs {done + 10}."
-        raise InputError(f"--epochs {settings['epochs']}, and the run in {out} already has {done}{steps}", remedy)
-    manifests.remove_checkpoints(folder)
-    return saved.epochs
-
-
-def settings_of(
-    config: TrainConfig, dataset: str, fingerprint: str, *, machines: int, trainers: int, partition: str | None
-) -> JsonObject:
-    """Return all settings that must be equal when a checkpoint is continued."""
-    job = {"machines": machines, "trainers": trainers, "partition": partition}
-    return {"dataset": dataset, "data fingerprint": fingerprint[:16], **job, **config.to_dict()}

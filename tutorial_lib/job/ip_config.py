@@ -16,10 +16,10 @@ def write_ip_config(path: Path, machines: Sequence[Machine]) -> None:
 def read_ip_config(path: Path) -> list[Machine]:
     """Read one line ``address [port]`` for each machine. An InputError names a line on which DGL would fail later."""
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise InputError(f"cannot read {path}: {why}") from None
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        remedy = "Write one line 'address [port]' for each machine, or use emulated machines: --emulate N"
+        raise InputError(f"cannot read {path}: {error.strerror}", remedy) from None
     machines: list[Machine] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -30,13 +30,12 @@ def read_ip_config(path: Path) -> list[Machine]:
         except ValueError:
             remedy = "DGL takes IPv4 addresses only; look one up with: getent ahostsv4 NAME"
             raise InputError(f"{where}: {address!r} is not an IPv4 address", remedy) from None
-        if len(more) > 1:
-            raise InputError(f"{where}: expected 'address' or 'address port', got {line.strip()!r}")
-        if more and not (more[0].isdigit() and 1024 <= int(more[0]) <= 65535):
-            raise InputError(f"{where}: port {more[0]!r} is not a number from 1024 to 65535")
+        port = " ".join(more) or str(DEFAULT_PORT)
+        if not (port.isdigit() and 1024 <= int(port) <= 65535):
+            raise InputError(f"{where}: port {port!r} is not a number from 1024 to 65535")
         if any(m.address == address for m in machines):
             raise InputError(f"{where}: {address} is listed twice; each machine serves exactly one part")
-        machines.append(Machine(f"machine-{len(machines)}", address, int(more[0]) if more else DEFAULT_PORT))
+        machines.append(Machine(f"machine-{len(machines)}", address, int(port)))
     if not machines:
         raise InputError(f"{path}: no machine in it")
     return machines

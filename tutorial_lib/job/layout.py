@@ -1,23 +1,30 @@
-"""The machines and the numbers of processes of a run, and the job on them."""
+"""The machines and processes of a run, and ``launch``, which runs any script with the options of DGL's launch tool."""
 
 import contextlib
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.job.dgl import JobPlan
-from tutorial_lib.job.ip_config import check_private, read_ip_config
+from tutorial_lib.errors import InputError
+from tutorial_lib.job.dgl import JobPlan, read_part
+from tutorial_lib.job.display import SILENT, RunDisplay
+from tutorial_lib.job.folder import open_run
+from tutorial_lib.job.ip_config import check_private, read_ip_config, write_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend, LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
 from tutorial_lib.launcher.backends.remote import SlurmBackend, SshBackend
-from tutorial_lib.launcher.coordinator import Coordinator, OnEvent
-from tutorial_lib.launcher.jobspec import Limits
+from tutorial_lib.launcher.coordinator import Coordinator, MachineUse, OnEvent
+from tutorial_lib.launcher.environment import describe_environment
+from tutorial_lib.launcher.jobspec import Limits, Machine
+
+SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=|^\s*$")
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class RealMachines:
     allow_public: bool = False
 
     def __post_init__(self) -> None:
-        if self.copy_to is not None and self.copy_to != "~" and not self.copy_to.startswith(("/", "~/")):
+        if self.copy_to is not None and not re.match("/|~/|~$", self.copy_to):
             message = f"--copy_to {self.copy_to}: give an absolute path, or one from your home on the machines"
             raise InputError(message, "For example /scratch/job or '~/job', in quotes. Your shell would replace the ~.")
 
@@ -68,6 +75,7 @@ class Layout:
         slurm: use the nodes of the Slurm allocation in which this command runs.
         subnet: with --slurm, the network of the job, such as 10.1.0.0/16. (default: that of the node names)
         show_output: print the output of the trainers.
+        timeout: time limit of the trainers in seconds.
         stall_timeout: seconds without progress after which the job is ended, or 0 for no limit.
         device: device of the model: cpu, cuda, or auto (GPUs if each rank has one). Batches are sampled on the CPU.
         serving_timeout: time limit in seconds for the DGL servers to load their parts.
@@ -86,38 +94,19 @@ class Layout:
     slurm: bool = False
     subnet: str | None = None
     show_output: bool = False
+    timeout: float | None = None
     stall_timeout: float | None = 120.0
     device: str = "cpu"
     serving_timeout: float = 300.0
     collective_timeout: float = 600.0
 
-    def __post_init__(self) -> None:
-        for name, least in {"trainers": 1, "samplers": 0, "servers": 1}.items():
-            if (value := getattr(self, name)) < least:
-                raise InputError(f"{name} must be at least {least}, got {value}")
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether the machines are other computers. Emulated machines share the memory and the CPUs of this one."""
-        return self.slurm or self.real is not None
-
     def cluster(self, *private: Path) -> Backend:
         """Return the backend, which is not entered. With ``own_disks``, the machines have no access to ``private``."""
-        if self.device != "cpu":  # ranks on real machines check their GPUs
-            import torch  # --help does not wait for it
-
-            from tutorial_lib.trainer.placement import assign_gpus
-
-            gpus = 10**6 if self.elsewhere else torch.cuda.device_count()
-            assign_gpus(self.device, [("here", gpus)] * ((self.emulate or 1) * self.trainers))
         if self.slurm:
             return SlurmBackend(self.subnet, self.emulate)
         if self.on is not None:
             return PersistentBackend(self.on, self.emulate)
         if (real := self.real) is not None:
-            if not real.ip_config.exists():
-                remedy = "Write one line 'address [port]' for each machine, or use emulated machines: --emulate N"
-                raise InputError(f"--ip_config {real.ip_config} does not exist", remedy)
             machines = read_ip_config(real.ip_config)[: self.emulate]
             if not real.allow_public:  # before they are contacted
                 check_private(machines)
@@ -129,13 +118,13 @@ class Layout:
         return EmulatedBackend(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
 
     def limits(self) -> Limits:
-        return Limits(serving=self.serving_timeout, stall=self.stall_timeout or None)
+        return Limits(serving=self.serving_timeout, job=self.timeout, stall=self.stall_timeout or None)
 
     def plan(self, cluster: Backend, **fields: Any) -> JobPlan:
         """Return the plan of a job on machines whose agents have started, with further ``fields``."""
         if self.slurm:
             check_private(cluster.machines)
-        threads = self.server_threads or (None if self.elsewhere else 1)
+        threads = self.server_threads or (None if self.slurm or self.real else 1)
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -144,19 +133,21 @@ class Layout:
             silence=cluster.traits.silence_seconds,
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
-            **{"servers": self.servers, "server_threads": threads, **fields},
+            servers=self.servers,
+            server_threads=threads,
+            **fields,
         )
 
 
 def run_on_machines(
     agents: Agents, plan: JobPlan, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
-) -> tuple[Coordinator, list[str]]:
+) -> dict[str, MachineUse]:
     """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
 
-    ``plan`` has the paths of this computer. Returns the coordinator and the results that could not be downloaded.
+    ``plan`` has the paths of this computer. Returns the resources that each machine used.
     """
-    remote, files = plan, None
     with contextlib.ExitStack() as stack:
+        remote = plan
         if (copy_to := agents.backend.traits.copy_to) is not None:
             files = RemoteFiles(agents.backend, out, on_event, uploads)
             command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
@@ -164,13 +155,92 @@ def run_on_machines(
             moved = {name: files.locate(path) for name, path in paths.items() if path}
             remote = replace(plan, cwd=copy_to, command=command, **moved)
             on_event = stack.enter_context(files).on_event
-        coordinator = Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec())
-        coordinator.run_job()
-    return coordinator, files.problems if files else []
+        return Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec()).run_job()
 
 
-def check_results(missing: list[str]) -> None:
-    """Raise a JobError if results of a successful job could not be downloaded."""
-    if missing:
-        message = f"the job ended well, but not all of its results are here: {missing[0]}"
-        raise JobError(message, "\n".join(missing[1:]))
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest(Layout):
+    """The command of ``launch`` and its machines.
+
+    Attributes:
+        command: the user's command. A single string may use the syntax of the shell.
+        workspace: working directory of every process. The paths of --part_config and --ip_config start here.
+        part_config: DGL's partition description (JSON). Without it, the job has no DGL servers, only
+            ranks of torch.distributed.
+        ip_config: address file that the script reads. Its machines are reached over ssh. With --emulate and
+            --part_config it is written if it does not exist.
+        out: folder of the logs, with one folder for each machine.
+        num_omp_threads: OpenMP threads of a trainer. (default: an equal share of the CPUs)
+        graph_format: sparse formats that the servers create, such as coo,csc.
+        extra_envs: variables NAME=VALUE for every process.
+    """
+
+    command: Sequence[str] = ()
+    workspace: Path = Path()
+    part_config: Path | None = None
+    ip_config: Path = Path("ip_config.txt")
+    out: Path = Path("runs/launch")
+    emulate: int | None = None
+    num_omp_threads: int | None = None
+    graph_format: str = "csc"
+    extra_envs: Sequence[str] = ()
+
+
+def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the words of the command, and whether it needs a shell, like ``["cd x && python3 a.py"]``."""
+    if len(command) > 1:
+        return list(command), False
+    text = "".join(command)
+    if SHELL_SYNTAX.search(text):
+        return ["/bin/sh", "-c", text], True
+    try:
+        return shlex.split(text), False
+    except ValueError as error:
+        raise InputError(f"the command: cannot read {text!r}: {error}") from None
+
+
+def environment_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the variables of ``--extra_envs``."""
+    if wrong := [pair for pair in pairs if not re.match(r"[A-Za-z_]\w*=", pair)]:
+        raise InputError(f"--extra_envs: {wrong[0]!r} is not NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
+    """Write the address file. A file that lists other machines is an error and is not overwritten."""
+    addresses = [machine.address for machine in machines]
+    if path.exists() and [machine.address for machine in read_ip_config(path)] != addresses:
+        message = f"{path} lists other machines than {', '.join(addresses)}"
+        raise InputError(message, "Name a file that does not exist yet with --ip_config. It is written.")
+    write_ip_config(path, machines)
+
+
+def launch(request: LaunchRequest, reporter: RunDisplay = SILENT, *, verbose: bool = False) -> dict[str, MachineUse]:
+    """Run the command and return the resources that each machine used. ``verbose`` shows the added variables."""
+    command, shell = words_of(request.command)
+    environment = environment_of(request.extra_envs)
+    workspace, out = request.workspace.resolve(), request.out.absolute()
+    cluster = request.cluster(out, workspace)
+    part_config = ip_config = None
+    if request.part_config is not None:
+        part_config, ip_config = ((workspace / path).resolve() for path in (request.part_config, request.ip_config))
+        read_part(part_config, 0, len(cluster.machines))
+    with open_run(out, reporter) as log, cluster, Agents(cluster, out, reporter.say) as agents:
+        if ip_config is not None and request.real is None:
+            provide_ip_config(ip_config, cluster.machines)
+        plan = request.plan(
+            cluster,
+            command=command,
+            shell=shell,
+            part_config=str(part_config or ""),
+            ip_config=str(ip_config or ""),
+            log_dir=str(out),
+            cwd=str(workspace),
+            graph_format=request.graph_format,
+            omp_threads=request.num_omp_threads,
+            env=environment,
+        )
+        if verbose:
+            reporter.show(f"{describe_environment(plan.to_spec())}\n")
+        uploads = [(workspace, "", part_config and part_config.parent)]
+        return run_on_machines(agents, plan, request.limits(), out, log.write, uploads)

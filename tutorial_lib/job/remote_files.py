@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tempfile
 import time
@@ -66,19 +65,14 @@ def read_delivery(run: Path) -> Delivery | None:
     return found
 
 
-def delivery_of(cluster: Backend, folder: str) -> Delivery:
-    return Delivery(folder, [(each.name, each.address) for each in cluster.machines], **(cluster.traits.reach or {}))
-
-
-def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None = None, *, trust: bool) -> list[str]:
+def fetch_results(run: Path, say: Callable[[str], None], *, trust: bool) -> list[str]:
     """Download all results that an interrupted run has left on its machines. Return the problems.
 
-    Unless the machines are those of ``cluster``, this asks before it connects to machines that the run folder names.
+    Unless ``trust``, this asks before it connects to the machines, because the run folder names them.
     """
     if (left := read_delivery(run)) is None:
         return []
-    if cluster is None or left != delivery_of(cluster, left.folder):
-        check_trust(run / LIST, {name: value for name, value in asdict(left).items() if value}, trust=trust)
+    check_trust(run / LIST, {name: value for name, value in asdict(left).items() if value}, trust=trust)
     machines = [Machine(*machine) for machine in left.machines]
     backend = SshBackend(machines, port=left.port, username=left.username, config=left.config)
     # The backend is not entered, because an unreachable machine would prevent the download from the others.
@@ -88,13 +82,11 @@ def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None
 class RemoteFiles:
     """Entering this context uploads the inputs of a job. Leaving it downloads the results, however the job ended.
 
-    Each checkpoint is downloaded during the job. ``problems`` names the results that could not be downloaded.
+    Each checkpoint is downloaded during the job. If results of a successful job are missing, a JobError names them.
     """
 
     def __init__(self, cluster: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
-        if shutil.which("rsync") is None:
-            raise InputError("copying files to the machines needs rsync", "Install it: sudo apt install rsync")
-        self.cluster, self.run, self.problems, copy_to = cluster, run, list[str](), cluster.traits.copy_to
+        self.cluster, self.run, copy_to = cluster, run, cluster.traits.copy_to
         self.before = read_delivery(run)  # a run and its continuations have one folder until all results are here
         self.folder = self.before.folder if self.before else f"{copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         self.uploads = [(run, self.folder, None)]
@@ -126,17 +118,21 @@ class RemoteFiles:
 
     def __enter__(self) -> "RemoteFiles":
         if self.cluster.traits.reach is not None:  # otherwise, no later command can reach the machines
-            write_json(self.run / LIST, asdict(delivery_of(self.cluster, self.folder)))
+            machines = [(each.name, each.address) for each in self.cluster.machines]
+            write_json(self.run / LIST, asdict(Delivery(self.folder, machines, **self.cluster.traits.reach)))
         for error in self._on_all(self._upload).values():
             if self.before is None:  # no process has run, so no machine has results
                 self._remove_folders()
             raise error
         return self
 
-    def __exit__(self, *_exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
         self._background.shutdown(cancel_futures=True)
-        self.problems = self.finish()
-        for text in self.problems:
+        problems = self.finish()
+        if problems and kind is None:
+            message = f"the job ended well, but not all of its results are here: {problems[0]}"
+            raise JobError(message, "\n".join(problems[1:]))
+        for text in problems:
             self._say(text)
 
     def finish(self) -> list[str]:

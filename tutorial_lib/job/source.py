@@ -42,23 +42,21 @@ class DataSource:
         """Check the name and the scale without loading anything."""
         check_arguments(self.name, self.scale, self.seed)
 
-    def load(self, *, features: bool = True) -> Dataset:
+    def load(self, *, features: bool = True, download: bool = False) -> Dataset:
         options = {"scale": self.scale, "seed": self.seed, "root": self.root, "both_ways": self.both_ways}
-        dataset = load_dataset(self.name, features=features, **options)
+        dataset = load_dataset(self.name, features=features, download=download, **options)
         if not features and dataset.structure.is_homogeneous:  # the task's check reports several types
             dataset.structure.ndata.pop("feat", None)
         return dataset
 
-    def partition(self, dataset: Dataset, parts: int, say: Log, folder: Path | None = None) -> Partition:
-        """Write or reuse the partition in ``folder``, by default in a folder of ``root/partitions``."""
-        if (out := folder) is None:  # the name contains all inputs of the partition
-            name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"
-            out = self._known(parts).parent / f"{name}-seed{self.seed}-v{FORMAT_VERSION}"
+    def partition(self, dataset: Dataset, parts: int, say: Log) -> Partition:
+        """Write or reuse the partition in a folder of ``root/partitions``, whose name contains all of its inputs."""
+        known = self._known(parts, features=dataset.num_features > 0 or not dataset.structure.is_homogeneous)
+        name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"
+        out = known.with_name(f"{name}-seed{self.seed}-v{FORMAT_VERSION}")
         partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
-        if folder is None:
-            features = dataset.num_features > 0 or not dataset.structure.is_homogeneous
-            with replace_file(self._known(parts, features=features)) as file:
-                file.write(out.name.encode())
+        with replace_file(known) as file:
+            file.write(out.name.encode())
         return partition
 
     def find_partition(self, parts: int, *, features: bool) -> Partition | None:
@@ -75,8 +73,8 @@ class DataSource:
         root, path = self.root or default_root(), Path(self.name).expanduser()
         stem = STEMS.get(self.name, self.name.replace("-", "_"))
         places = [path, *path.rglob("*")] if path.exists() else [*root.glob(f"{stem}*"), *root.glob(f"{stem}/**/*")]
-        places += [Path(self.method)] if self.method.endswith(".npy") else []
         files = sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in places if file.is_file())
-        options = (self.name, self.scale, self.seed, self.method, self.both_ways, parts, features, package_digest())
+        method = available_method(self.method)
+        options = (self.name, self.scale, self.seed, method, self.both_ways, parts, features, package_digest())
         digest = hashlib.sha256(repr((options, files)).encode()).hexdigest()
         return root / "partitions" / f".{digest[:32]}"

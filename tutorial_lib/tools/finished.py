@@ -11,7 +11,7 @@ import yaml
 
 from tutorial_lib.errors import InputError, JobError, printable
 from tutorial_lib.files import JsonObject, open_regular_file, replace_file
-from tutorial_lib.job.folder import events_in, own_run_folder
+from tutorial_lib.job.folder import own_run_folder
 from tutorial_lib.job.remote_files import LIST, fetch_results
 from tutorial_lib.launcher.coordinator import FAILURE_FILE, Event
 from tutorial_lib.launcher.logs import shortened
@@ -79,7 +79,8 @@ def trace(
     found, ends = [], dict[Track, int]()  # end of the last span of each track
     try:
         with open(open_regular_file(path), "rb") as file:
-            events = events_in(file.read())
+            content = file.read()
+        events = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
         starts = [k for k, event in enumerate(events) if event.get("stage") == "checks"] or [0]
         offsets = {event["machine"]: event["offset"] for event in events if event["kind"] == "clock"}
         for event in events:  # to the clock of the coordinator
@@ -101,7 +102,7 @@ def trace(
             file.write(json.dumps({"traceEvents": found}, allow_nan=False).encode())
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", "RUN is the folder of a run.") from None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path} is damaged: an event has wrong fields", "Remove the damaged lines.") from None
     for name, ahead in offsets.items():
         print(f"clock of {name}: {1e3 * ahead:+.2f} ms, corrected")

@@ -13,12 +13,10 @@ from tutorial_lib.errors import InputError, JobError, ask, to_stderr
 from tutorial_lib.files import JsonObject
 from tutorial_lib.job.display import RunDisplay, human_bytes
 from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
-from tutorial_lib.job.launch import LaunchRequest
-from tutorial_lib.job.launch import launch as run_launch
-from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.layout import LaunchRequest, Layout, RealMachines
+from tutorial_lib.job.layout import launch as run_launch
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
-from tutorial_lib.launcher.environment import describe_environment
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
@@ -26,7 +24,7 @@ from tutorial_lib.tools.plan import Job, estimate, job_sizes
 from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_FINALE = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"
-NOT_IN_LAUNCH = "ip_config device show_output server_threads out"
+NOT_IN_LAUNCH = "ip_config device show_output out"
 RUNNING: dict[str, Path] = {}  # command and folder of the run that this process has begun
 LONG, SECONDS_PER_EDGE = 20 * 60, 3.2e-6  # the latter for data, partition and evaluation, on two cores
 # Mean and deviation of GraphSAGE with neighbor sampling: Hu et al. 2020 and the OGB leaderboard
@@ -64,21 +62,21 @@ def train(
 
     RUNNING["train"] = folder
     keep = replace(keep, options=cli.options_to_store(given))
-    with RunDisplay() as display:
-        try:
-            if single_process:
-                result = run_single(source, config, folder, display, keep, device=layout.device)
-            else:
-                result = run_distributed(source, layout, config, folder, display, keep)
-        except EmulationUnavailable as error:
-            if given.keys() & {*cli.PLACES, "wire"}:  # the user has asked for emulated machines
-                raise
-            given |= {"machines": 1, "trainers": given.get("trainers", 2)}
-            chosen = f"This run is train --machines 1 --trainers {given['trainers']}"
-            to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
-            layout = replace(layout, emulate=None, trainers=given["trainers"])
-            keep = replace(keep, options=cli.options_to_store(given))
+    display = RunDisplay()
+    try:
+        if single_process:
+            result = run_single(source, config, folder, display, keep, device=layout.device)
+        else:
             result = run_distributed(source, layout, config, folder, display, keep)
+    except EmulationUnavailable as error:
+        if given.keys() & {*cli.PLACES, "wire"}:  # the user has asked for emulated machines
+            raise
+        given |= {"machines": 1, "trainers": given.get("trainers", 2)}
+        chosen = f"This run is train --machines 1 --trainers {given['trainers']}"
+        to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
+        layout = replace(layout, emulate=None, trainers=given["trainers"])
+        keep = replace(keep, options=cli.options_to_store(given))
+        result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
 
@@ -118,11 +116,10 @@ def finale(
     from tutorial_lib.job.train import run_distributed
 
     RUNNING["finale"] = folder
-    with RunDisplay() as display:
-        keep = replace(keep, options=cli.options_to_store(given))
-        result = run_distributed(source, layout, config, folder, display, keep)
-        display.say("checking the predictions in original IDs")
-        check_predictions(source, folder, result)
+    display, keep = RunDisplay(), replace(keep, options=cli.options_to_store(given))
+    result = run_distributed(source, layout, config, folder, display, keep)
+    display.say("checking the predictions in original IDs")
+    check_predictions(source, folder, result)
     display.summary(result, folder)
     for name, (mean, deviation) in published_accuracies(result).items():
         print(f"published {name}: {mean:.4f} ± {deviation:.4f}")
@@ -130,7 +127,7 @@ def finale(
 
 def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: int, *, yes: bool) -> None:
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than there is."""
-    together = not layout.elsewhere
+    together = not (layout.slurm or layout.real)
     counts = {"machines": machines, "trainers": layout.trainers, "cores": len(os.sched_getaffinity(0))}
     job = Job(**job_sizes(source), **counts, config=config, together=together)
     found = estimate(job)
@@ -185,9 +182,7 @@ def launch(
     request = cli.choose_machines(request, real, given)
     out = check_run_folder(out or default_run_folder("launch"))
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
-    with RunDisplay() as display:
-        show = lambda plan: display.console.print(describe_environment(plan.to_spec()), soft_wrap=True)  # noqa: E731
-        use = run_launch(request, display, *([show] if verbose else []))
+    use = run_launch(request, RunDisplay(), verbose=verbose)
     logs = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
     for machine, used in use.items():
         print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {logs / machine}")

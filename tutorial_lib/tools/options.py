@@ -19,12 +19,10 @@ from tutorial_lib.trainer.config import TrainConfig, check_loader
 
 PROGRAM = "python -m tutorial_lib"
 LARGEST = 2**31 - 1  # the largest number that C++ code accepts
-LIMITS = dict.fromkeys(["trainers", "servers", "samplers"], 1024)  # each process is examined before a job
+LIMITS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"], 1024)  # each process is examined
 FROM_ZERO = ("seed", "ahead", "samplers")
-NAMES = {  # of options whose field has another name
-    **{"name": "dataset", "python": "remote_python", "every": "checkpoint_every"},
-    "allow_public": "allow_public_addresses",
-}
+NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # of options, if not the field's
+NAMES["allow_public"] = "allow_public_addresses"
 NO_OPTIONS = "real options command dropout eval_batch_size sampling_threads negatives"
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 
@@ -172,9 +170,7 @@ def choose_machines(layout: LayoutType, ssh: RealMachines | None, given: JsonObj
     if OF_SSH & given.keys():
         others.add("ip_config")
     if len(others) + bool(given.keys() & {"emulate", "on"}) > 1:
-        places = (
-            "--emulate N, --on NAME, --ip_config FILE (for --ssh_port, --copy_to and the like), --slurm, --machines 1"
-        )
+        places = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
         raise InputError(f"choose one of {places} and --single-process")
     if (count := given.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")

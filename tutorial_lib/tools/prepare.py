@@ -10,12 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-from tutorial_lib.data import NAMES, check_arguments, load_dataset
+from tutorial_lib.data import NAMES, check_arguments
 from tutorial_lib.errors import InputError, describe_exit_code, to_stderr
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, run_checks, verdict
+from tutorial_lib.partition import partition_dataset
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
 
@@ -97,8 +98,7 @@ def data(
     check_arguments(dataset, source.scale, source.seed)  # before torch is imported
     from tutorial_lib.partition.folder import type_counts
 
-    options = {"scale": source.scale, "seed": source.seed, "root": source.root, "both_ways": source.both_ways}
-    loaded = load_dataset(dataset, features=not graph_only, download=download, **options)
+    loaded = replace(source, name=dataset).load(features=not graph_only, download=download)
     facts = {
         "dataset": loaded.name,
         "nodes": loaded.structure.num_nodes(),
@@ -123,7 +123,7 @@ def partition(
 ) -> None:
     """Cut a data set into parts that DGL's servers load, and report the counted cut."""
     source = replace(source, name=dataset)
-    done = source.partition(source.load(), parts, to_stderr, out)
+    done = partition_dataset(source.load(), parts, out, method=source.method, seed=source.seed, log=to_stderr)
     facts = {**asdict(done.report), "part_config": str(done.config)}
     if as_json:
         facts["reused"] = done.reused
