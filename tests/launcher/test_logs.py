@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tutorial_lib.job.display import RunDisplay
 from tutorial_lib.launcher.logs import OUTPUT_BYTES, READ_BYTES, THREADS_LEFT, JobFiles, tail, uncaught_exception
 
 
@@ -85,3 +86,9 @@ def test_of_a_burst_the_end_is_shown_and_the_bytes_before_are_counted(tmp_path, 
     assert output["skipped"] + sum(len(line) + 1 for line in output["lines"]) == log.stat().st_size
     write(log, "x" * 3_000_000)  # a line that is longer than what is shown
     assert [output["lines"] for output in files.output(rest=True)] == [["x" * 1000 + " ... (cut here)"]]
+
+
+def test_machine_and_trainer_stand_in_front(capsys):
+    event = {"kind": "output", "machine": "machine-1", "trainer": 0, "lines": ["a [b]"], "skipped": 1200}
+    RunDisplay().on_event(event)
+    assert capsys.readouterr().out == "[machine-1 0] ... 1,200 bytes are in the log only\n[machine-1 0] a [b]\n"

@@ -35,12 +35,10 @@ def change_entry(plan: JobPlan, change: dict[str, str | None]) -> None:
     config.write_text(json.dumps(description))
 
 
-def test_a_good_partition(damaged, tmp_path):
+def test_a_good_partition(damaged):
     plan = damaged()
     checksums, shm = parts(plan)
-    assert (checksums.status, checksums.detail.split()[-3:], shm.status) == ("ok", ["5", "checksums", "right"], "ok")
-    finding = the_fail(parts(replace(plan, ip_config=f"{tmp_path}/none.txt")))
-    assert finding.detail == f"there is no file {tmp_path}/none.txt"
+    assert (checksums.status, checksums.detail.split()[-2:], shm.status) == ("ok", ["checksums", "right"], "ok")
     finding = the_fail(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
     assert "has 2 parts for 3 machines" in finding.detail
 
@@ -68,20 +66,7 @@ def test_a_bad_description(tmp_path, text):
     if text is not None:
         config.write_text(text)
     finding = the_fail(parts(replace(EMPTY, machines=[HERE, ELSEWHERE], part_config=str(config))))
-    problem = f"cannot read {config}: No such file" if text is None else "is not DGL's description of a partition with"
-    assert problem in finding.detail
-
-
-def test_a_format_that_the_part_does_not_have(damaged):
-    plan = damaged()
-    asks = replace(plan, command=ASKS)
-    change_entry(plan, {"part_graph_graphbolt": None})
-    (Path(plan.part_config).parent / "manifest.json").unlink()
-    assert not failed(parts(plan))
-    assert "has no structure for GraphBolt" in the_fail(parts(asks)).detail
-    change_entry(plan, {"part_graph": None, "part_graph_graphbolt": f"part0/{GRAPHBOLT_FILE}"})
-    assert "use_graphbolt=True" in the_fail(parts(plan)).remedy
-    assert not failed(parts(asks))
+    assert str(config) in finding.detail
 
 
 def test_files_of_other_tools(damaged):
@@ -102,12 +87,9 @@ def test_files_of_other_tools(damaged):
     assert "node_feat.dgl is empty" in the_fail(parts(plan)).detail
 
 
-def test_a_time_limit_skips_all_checksums_but_that_of_the_file_that_is_unpickled(damaged, monkeypatch):
-    monkeypatch.setattr(dgl, "CHECKSUM_SECONDS", 0)
-    plan = damaged("part0/node_feat.dgl", flip_last_bit)
-    assert "1 checksums right" in parts(plan)[0].detail
-    flip_last_bit(Path(plan.part_config).parent / "part0" / GRAPHBOLT_FILE)
-    assert f"{GRAPHBOLT_FILE} has other content than when it was written (checksum)" in the_fail(parts(plan)).detail
+def test_the_checksums_of_large_files_are_not_compared(damaged, monkeypatch):
+    monkeypatch.setattr(dgl, "CHECKSUM_BYTES", 0)
+    assert not failed(parts(damaged("part0/node_feat.dgl", flip_last_bit)))
 
 
 def test_shared_memory_that_is_too_small(damaged, monkeypatch):

@@ -29,7 +29,7 @@ def test_ip_config_round_trip_and_blank_lines(tmp_path):
         ("gpu-node-1 30050", "line 1: 'gpu-node-1' is not an IPv4 address"),
         ("10.0.0.1\nfe80::1", "line 2: 'fe80::1' is not an IPv4 address"),
         ("10.0.0.1 80", "port '80' is not a number from 1024 to 65535"),
-        ("10.0.0.1 1 2", "expected 'address' or 'address port'"),
+        ("10.0.0.1 1 2", "port '1 2'"),
         ("10.0.0.1\n10.0.0.1", r"line 2: 10\.0\.0\.1 is listed twice"),
         ("\n", "no machine in it"),
     ],

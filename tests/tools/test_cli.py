@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from tutorial_lib.data import DEFAULT_SCALE
 from tutorial_lib.job.folder import Continuation
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.tools import jobs
-from tutorial_lib.tools.options import app, options_to_store, parse, run_command
-from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.tools.options import options_to_store, parse, run_command
 
 PARTITION = ["partition", "--dataset", "synthetic-products"]
 COMMANDS = "doctor data partition plan train launch finale trace explain submit fetch machines on"
@@ -36,18 +34,15 @@ def modules_of(*words: str) -> tuple[subprocess.CompletedProcess, set[str]]:
     return done, set(done.stderr.splitlines()[-1].split())
 
 
-def test_help_waits_for_neither_torch_nor_dgl():
-    done, imported = modules_of("train", "--help")
-    assert not imported
-    for words in ("--embedding-learning-rate", "--ip_config", "For example", "neighbors", "seed nodes per trainer"):
-        assert words.lower() in done.stdout.lower()
-
-
-@pytest.mark.parametrize("words", [["data", "cora"], ["train", "--dataset", "cora"], ["finale", "--dataset", "cora"]])
-def test_a_misspelt_data_set_is_refused_before_torch_and_dgl_are_imported(words):
+@pytest.mark.parametrize("words", [["train", "--help"], ["data", "cora"], ["train", "--dataset", "cora"]])
+def test_help_and_a_misspelt_data_set_wait_for_neither_torch_nor_dgl(words):
     done, imported = modules_of(*words)
-    assert (done.returncode, imported) == (2, set())
-    assert done.stderr.startswith("error: unknown data set 'cora'")
+    assert not imported
+    if "--help" in words:
+        for text in ("--embedding-learning-rate", "--ip_config", "For example", "seed nodes per trainer"):
+            assert text in done.stdout
+    else:
+        assert (done.returncode, done.stderr.startswith("error: unknown data set 'cora'")) == (2, True)
 
 
 def arguments_of(*words: str) -> dict[str, Any]:
@@ -55,17 +50,6 @@ def arguments_of(*words: str) -> dict[str, Any]:
     arguments = parse(words)[1].arguments
     arguments.pop("given", None)
     return arguments
-
-
-def test_a_command_without_options_has_the_defaults_of_the_dataclasses():
-    assert arguments_of("train") == {}
-    assert parse(["train", "--seed", "3"])[2] == {"seed": 3}  # of the data set; the TrainConfig has this field, too
-    defaults = {argument.name: argument.field_info.default for argument in app["train"].assemble_argument_collection()}
-    config = TrainConfig()
-    assert (defaults["--fanouts"], defaults["--cache"]) == ("15,10,5", "256MB")
-    assert (defaults["--epochs"], defaults["--scale"]) == (config.epochs, DEFAULT_SCALE)
-    launched = arguments_of("launch", "--part_config", "p.json", "true")
-    assert (launched["request"].workspace, launched["request"].ip_config) == (Path(), Path("ip_config.txt"))
 
 
 @pytest.mark.parametrize("separator", ["-", "_"])
@@ -149,33 +133,24 @@ def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):
     ("arguments", "words"),
     [
         (["train", "--dataset", "cora"], "unknown data set 'cora'"),
-        (["train", "--scale", "nan"], "scale"),
         (["train", "--wire", "fast"], "--wire 'fast' is not a rate"),
         (["train", "--wire", "1gbit", "--machines", "1"], "they need --emulate N"),
-        (["train", "--machines", "2"], "--machines 2: only 1 is possible"),
         (["train", "--emulate", "2", "--single-process"], "choose one of"),
         (["train", "--emulate", "0"], "--emulate 0 is not in the range"),
-        *((["train", f"--{role}s", "-1"], f"{role}s must be at least") for role in ("trainer", "server", "sampler")),
+        (["train", "--trainers", "0"], "--trainers 0 is not in the range 1 to 1024"),
         (["train", "--single-process", "--trainers", "4"], "--single-process has no --trainers"),
-        ([*PARTITION, "--parts", "2", "--out", "/dev/null"], "is not a partition"),
         ([*PARTITION, "--scale", "0.002", "--parts", "4000", "--out", "p"], "cut 4898"),
         (["plan", "--dataset", "synthetic-products", "--machines", "0"], "machines 0: plan accepts 1 to"),
-        *(
-            (["train", "--fanouts", text], f"--fanouts '{text}' is not a list")
-            for text in ("a,b", "10,0", "9999999999")
-        ),
-        *((["data", name], name) for name in ("no-such-file.npz", "ogbn-products")),
-        ([*PARTITION, "--parts", "0", "--out", "p"], "into 0 parts"),
+        (["train", "--fanouts", "10,0"], "--fanouts '10,0' is not a list"),
+        (["data", "ogbn-products"], "ogbn-products"),
         ([*PARTITION, "--parts", "2", "--out", "p", "--method", "x"], "method x does"),
         (["train", "--epohcs", "3"], "Unknown option: --epohcs. Did you mean --epochs?"),
-        (["launch", "--part_confg", "x", "true"], "Unknown option: --part_confg. Did you mean --part_config?"),
         (["trian"], 'Unknown command "trian". Did you mean "train"?'),
         (["train", "--epochs"], "--epochs requires an argument"),
-        (["train", "--ssh_port", "22"], "--ip_config ip_config.txt does not exist"),
+        (["train", "--ssh_port", "22"], "cannot read ip_config.txt: No such file"),
         (["train", "extra"], "Unused Tokens: ['extra']"),
-        (["train", "--epochs", "0"], "--epochs 0 is not in the range 1 to 2147483647"),
-        *((["train", name, "9" * 20], f"{name} 99") for name in ("--hidden-size", "--batch-size", "--servers")),
-        *((["train", "--stall-timeout", value], f"--stall-timeout {value} is not in") for value in ("inf", "nan")),
+        (["train", "--hidden-size", "9" * 20], "--hidden-size 99"),
+        (["train", "--stall-timeout", "nan"], "--stall-timeout nan is not in"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, run_here):
@@ -191,10 +166,8 @@ def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, ru
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--machines", "1", "--extra_envs", "A='x"], "--extra_envs: cannot read"),
-        (["--machines", "1", "--ip_config", "x", "--ssh_port", "22"], "choose one of"),
         (["--machines", "1"], "lists other machines than 127.0.0.1"),
-        (["--ip_config", "binary.txt"], "is not a text file"),
+        (["--ip_config", "binary.txt"], "is not an IPv4 address"),
     ],
 )
 def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
@@ -220,21 +193,18 @@ def test_a_run_folder_that_is_in_use_is_not_changed(out, words, tmp_path, run_he
 
 
 @pytest.mark.parametrize(
-    ("saved", "command"),
+    ("saved", "command", "end", "code"),
     [
-        ("checkpoint/manifest.json", "train --resume --out 'my runs/a'"),
-        ("delivery.json", "fetch 'my runs/a'"),  # a checkpoint may still be on the machines
-        (None, None),
+        ("checkpoint/manifest.json", "train --resume --out 'my runs/a'", KeyboardInterrupt(), 130),
+        ("delivery.json", "fetch 'my runs/a'", SystemExit(143), 143),  # a checkpoint may still be on the machines
     ],
 )
-@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
 def test_the_end_names_the_command_that_continues_the_run(end, code, saved, command, tmp_path, run_here, monkeypatch):
     from tutorial_lib.job import train
 
     def run_single(_source, _config, out, *_more, **_options):
         (out / "checkpoint").mkdir(parents=True)
-        if saved:
-            (out / saved).write_text("{}")
+        (out / saved).write_text("{}")
         raise end
 
     monkeypatch.setattr(train, "run_single", run_single)
@@ -242,10 +212,7 @@ def test_the_end_names_the_command_that_continues_the_run(end, code, saved, comm
     done = run_here("train", "--single-process", "--out", "my runs/a")
     assert done.returncode == code
     last = done.stderr.splitlines()[-1]
-    if command:
-        assert last == f"to continue: python -m tutorial_lib {command}".replace("my runs", f"{tmp_path}/my runs")
-    else:
-        assert last.endswith("; everything that was started has been stopped")
+    assert last == f"to continue: python -m tutorial_lib {command}".replace("my runs", f"{tmp_path}/my runs")
 
 
 def test_data_and_partition_as_json(data_root, tmp_path, run_here):

@@ -14,7 +14,6 @@ from commands import heed_ctrl_c, wait_for_event
 
 from support import finale_report
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.files import write_json
 from tutorial_lib.job import train
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
@@ -22,27 +21,14 @@ from tutorial_lib.tools import jobs
 from tutorial_lib.trainer.config import TrainConfig
 
 
-def confirm(scale: float, *, yes: bool = False, **config) -> None:
+def confirm(scale: float, epochs: int) -> None:
     source = DataSource("synthetic-products", scale=scale)
-    jobs.confirm(source, Layout(2), TrainConfig(**config), 2, yes=yes)
+    jobs.confirm(source, Layout(2), TrainConfig(epochs=epochs), 2, yes=False)
 
 
-def test_the_estimate_is_near_the_measured_finale_at_full_size(monkeypatch, capsys):
-    """benchmarks/RESULTS.md: 28 minutes on two cores, with the published recipe."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    monkeypatch.setattr(jobs, "ask", lambda _question: pytest.fail("a question"))
-    confirm(1.0, yes=True, epochs=20, batch_size=512)
-    found = re.fullmatch(
-        r"forecast: 2,449,029 nodes, 123,718,280 edges; about ([\d.]+) GB of memory on each machine, "
-        r"(\d+) min \(it may be half or twice as much\)\n",
-        capsys.readouterr().out,
-    )
-    assert 3 < float(found[1]) < 12
-    assert 14 < float(found[2]) < 56
-
-
-def test_a_large_run_needs_an_answer(monkeypatch):
+def test_a_large_run_needs_an_answer(monkeypatch, capsys):
     confirm(0.01, epochs=1)
+    assert re.search(r"forecast: .* about [\d.]+ MB of memory on each machine, 1 min", capsys.readouterr().out)
     for answer in (True, False):
         monkeypatch.setattr(jobs, "ask", lambda _question, answer=answer: answer)
         with contextlib.nullcontext() if answer else pytest.raises(InputError, match="nobody agreed"):
@@ -53,9 +39,7 @@ def test_a_large_run_needs_an_answer(monkeypatch):
     ("words", "message"),
     [
         (["--dataset", "synthetic-products", "--full", "--epochs", "1000", "--out", "out"], "nobody agreed to it"),
-        (["--resume"], "--resume needs --out, the folder of the run"),
         (["--resume", "--out", "out"], "--resume: no checkpoint in"),
-        (["--wire", "fast"], "'fast' is not a rate"),
     ],
 )
 def test_the_command_refuses(words, message, run_here, tmp_path):
@@ -98,27 +82,12 @@ def test_wrong_predictions_are_an_error(data_root, tmp_path):
         jobs.check_predictions(source, tmp_path, result)
 
 
-def test_the_report_shows_published_figures_only_for_the_published_graph(tmp_path):
+def test_published_figures_are_shown_only_for_the_published_graph(tmp_path):
     with pytest.raises(InputError, match="finished training"):
         finale_report.write_report(tmp_path)
-    write_json(tmp_path / "options.json", {"ip_config": "ip_config.txt"})
-    result = {
-        "dataset": "ogbn-products",
-        **dict.fromkeys(("machines", "servers_per_machine", "trainers_per_machine"), 2),
-        **dict.fromkeys(("samplers_per_trainer", "resumed_epochs"), 0),
-        **{"val_accuracy": 0.9, "test_accuracy": 0.7, "config": TrainConfig().to_dict(), "versions": {}, "phases": []},
-        "epochs": [{"epoch": k, "loss": 2.0 - k, "val_accuracy": 0.5, "seconds": 1.0 + k} for k in range(2)],
-        **{"peak_rss": {"machine-0": {"server": 300_000_000}}, "bytes_sent": {"machine-0": 5_000_000}},
-    }
-    pages = []
-    for nodes in (jobs.PUBLISHED_NODES - 9, 51):
-        result["partition"] = {"nodes": [9, nodes], "edges": [7, 8], "edge_cut_share": 0.25}
-        write_json(tmp_path / "result.json", result)
-        pages.append(finale_report.write_report(tmp_path).read_text())
-    assert ["0.7870 ± 0.0036" in page for page in pages] == [True, False]
-    assert "src=" not in pages[1].replace('src="data:image', "")
-    for words in ("published one: 60 nodes, 15 directed edges", "2 (real)", "server 300.0 MB</td>\n<td>5.0 MB"):
-        assert words in pages[1]
+    for dataset, nodes in (("ogbn-products", jobs.PUBLISHED_NODES), ("ogbn-products", 60), ("mine", 60)):
+        result = {"dataset": dataset, "partition": {"nodes": [9, nodes - 9]}}
+        assert bool(jobs.published_accuracies(result)) == (nodes == jobs.PUBLISHED_NODES)
 
 
 @pytest.mark.cluster
@@ -146,3 +115,4 @@ def test_interrupted_and_continued(emulation, nothing_left, data_root, tmp_path)
     assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(12))
     page = finale_report.write_report(out).read_text()
     assert page.count("data:image/png;base64,") == 2
+    assert "src=" not in page.replace('src="data:image', "")

@@ -45,16 +45,6 @@ def test_an_output_that_cannot_be_written_does_not_end_the_run(shell, warning, s
 
 
 @pytest.mark.whole_run
-def test_a_name_that_the_locale_cannot_write_is_printed_in_signs_it_has(small_dataset, data_root, tmp_path):
-    out = tmp_path / "\u00fcber"
-    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command(data_root, out), capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "run folder: " in done.stdout
-    assert "/\\xfcber" in done.stdout
-
-
-@pytest.mark.whole_run
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
     """L3. SIGHUP ends a run with a sentence and an exit code, also when it comes twice. nohup ignores it."""

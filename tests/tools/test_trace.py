@@ -78,25 +78,11 @@ def test_times_are_corrected_by_the_last_comparison_of_clocks(tmp_path):
     assert spans["machine-0", "rank 0"] == spans["machine-1", "rank 1"]
 
 
-def test_processes_of_launch(tmp_path):
-    """A script reports no steps. The timeline has the processes, and running ones last until the last event."""
-    server, trainer = ({"role": role, "index": 0} for role in ("server", "trainer"))
-    spans = trace_of(
-        tmp_path,
-        *({"kind": "stage", "time": 1.0 * k, "stage": name} for k, name in enumerate(("checks", "servers"))),
-        *(event("started", 2.0, **server), event("serving", 3.0), event("started", 3.0, **trainer)),
-        *(event("exited", 4.0, **trainer), event("traffic", 5.0, bytes_sent=7), event("warning", 6.0, text="x")),
-    )
-    assert spans["coordinator", "stages"] == [("checks", 0.0, 1.0), ("servers", 1.0, 6.0)]
-    assert spans["machine-0", "server 0"] == [("running", 2.0, 6.0)]
-    assert spans["machine-0", "trainer 0"] == [("running", 3.0, 4.0)]
-
-
 def test_the_last_start_of_a_run_is_shown_as_far_as_its_events_go(tmp_path):
     """L38. The last event of a killed job may be cut off."""
     check, cut = {"kind": "stage", "stage": "checks"}, json.dumps(step(1, 990.0, forward=0.5))[:70]
     spans = trace_of(
-        tmp_path, {**check, "time": 1.0}, step(0, 2.0), {**check, "time": 900.0}, "7\n", step(1, 950.0, pull=1.0), cut
+        tmp_path, {**check, "time": 1.0}, step(0, 2.0), {**check, "time": 900.0}, step(1, 950.0, pull=1.0), cut
     )
     assert spans["machine-0", "rank 0"] == [("epoch 1, step 2", 49.0, 50.0)]
     assert spans["machine-0", "rank 0, phases"] == [("pull", 49.0, 50.0)]
@@ -134,12 +120,3 @@ def test_a_job_on_two_machines(finished_run, tmp_path, run_here):
     for phase in PHASES:
         total = sum(end - start for name, start, end in spans["machine-1", "rank 1, phases"] if name == phase)
         assert total == pytest.approx(sum(found[phase] for found in steps), abs=0.002 * len(steps), rel=0.01)
-
-
-@pytest.mark.whole_run
-def test_a_single_process_has_its_steps(single_run, tmp_path):
-    shutil.copy(single_run.out / "events.jsonl", tmp_path)
-    spans = spans_of(tmp_path)
-    names = {name for name, *_ in spans["here", "rank 0"]}
-    assert {"validation", "checkpoint", "evaluation"} <= names
-    assert "forward" in {name for name, *_ in spans["here", "rank 0, phases"]}

@@ -51,11 +51,7 @@ def options(run: Path, **values: object) -> None:
         ("ip_config", "/tmp/stranger/ip_config.txt"),
         ("ssh_config", f"/tmp/stranger/{EVIL}"),
         ("ssh-config", f"/tmp/stranger/{EVIL}"),
-        ("ssh_username", "root"),
-        ("ssh_port", 2222),
         ("remote_python", "/tmp/stranger/python"),
-        ("copy_to", "/home/victim"),
-        ("allow_public_addresses", True),
         ("root", "/tmp/stranger/data"),
     ],
 )
@@ -63,13 +59,10 @@ def test_what_could_run_programs_is_shown_and_refused(name, value, run, run_here
     options(run, **{"ip_config": "/tmp/stranger/ip.txt", name: value})
     name = name.replace("-", "_")
     assert name in NEEDS_TRUST
-    for words in (["train"], ["finale"]):
-        done = run_here(*words, "--resume", "--out", str(run))
-        line = refused(done)
-        assert str(run / "options.json") in line
-        assert str(value).replace("\x1b", "\\x1b") in line
-        assert f"--{name}" in line
-        assert "add --trust" in done.stderr
+    done = run_here("train", "--resume", "--out", str(run))
+    for words in (str(run / "options.json"), str(value).replace("\x1b", "\\x1b"), f"--{name}"):
+        assert words in refused(done)
+    assert "add --trust" in done.stderr
     assert not ssh_started.exists()
 
 
@@ -110,9 +103,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
 @pytest.mark.parametrize(
     "content",
     [
-        *("", "{", "[]", "5", "null", DEEP, '{"epochs": 1' + "0" * 5000 + "}", '{"epochs": "three"}', "\x00"),
-        *('{"epochs": 0}', '{"epochs": true}', '{"trainers": 1e9}', '{"scale": NaN}', '{"batch_size": -1}'),
-        *('{"root": {"path": 5}}', '{"fanouts": [5, 5]}', '{"resume": 3, "emulate": true}', '{"cache": {"x": "y"}}'),
+        *("", "[]", DEEP, '{"epochs": 1' + "0" * 5000 + "}", '{"epochs": "three"}', '{"trainers": 1e9}'),
+        *('{"scale": NaN}', '{"root": {"path": 5}}', '{"fanouts": [5, 5]}'),
     ],
 )
 def test_options_of_wrong_types(content, run, run_here):
@@ -134,7 +126,6 @@ def test_options_that_are_no_file(make, run, run_here):
         json.dumps({**DELIVERY, "folder": "/scratch/results/../../home-0123abcd/x"}),
         json.dumps({**DELIVERY, "port": "-oProxyCommand=x"}),
         json.dumps({**DELIVERY, "machines": []}),
-        json.dumps({**DELIVERY, "machines": 5}),
     ],
 )
 def test_deliveries_of_wrong_types(content, run, run_here, ssh_started):
@@ -156,12 +147,8 @@ def event(**fields: object) -> str:
         event(kind="clock", machine="a") + "\n" + event(machine="a"),
         event(kind="clock", machine="a", offset="x", error=1) + "\n" + event(machine="a"),
         event(kind="step", epoch=[], step=1),
-        event(kind="_sums"),
         event(kind="traffic", machine="a", bytes_sent="x") + "\n" + event(),
         event(seconds="long"),
-        event(epoch={}),
-        event(name=5),
-        event(machine=5) + "\n" + event(machine="a"),
     ],
 )
 def test_events_of_wrong_types(content, run, run_here):

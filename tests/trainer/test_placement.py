@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.trainer.placement import assign_gpus, choose_device
 
 no_gpu = pytest.mark.skipif(
@@ -43,19 +42,15 @@ def test_devices_that_cannot_be(wanted, ranks, problem, remedy):
     assert remedy in caught.value.remedy
 
 
-def test_real_machines_are_asked_when_the_ranks_have_met(tmp_path, monkeypatch):
+def test_auto_without_a_gpu_is_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    (tmp_path / "ip.txt").write_text("10.0.0.1")
-    Layout(real=RealMachines(tmp_path / "ip.txt"), device="cuda").cluster()
-    with pytest.raises(InputError, match="no GPU that torch can use"):
-        Layout(emulate=2, device="cuda").cluster()
-    described = choose_device("auto").describe()
-    assert described == {"device": "cpu", "backend": "none", "device_reason": "0 GPU(s) for 1 ranks"}
+    without_gpu = {"device": "cpu", "backend": "none", "device_reason": "0 GPU(s) for 1 ranks"}
+    assert choose_device("auto").describe() == without_gpu
 
 
 @no_gpu
-def test_cuda_without_a_gpu_is_refused_before_anything_starts(tmp_path, run_here):
-    done = run_here("train", "--device", "cuda", "--emulate", "2", "--out", "run", "--root", "data")
+def test_cuda_without_a_gpu_is_refused(run_here, data_root, tmp_path):
+    done = run_here("train", "--device", "cuda", "--single-process", "--out", "run", "--root", str(data_root))
     assert done.returncode == 2
     assert "--device cuda, but" in done.stderr
     assert "what to do: Take --device cpu" in done.stderr
