@@ -148,8 +148,7 @@ def test_other_settings_are_refused_with_the_reason(single_run, run_here):
 
 
 def test_resume_without_a_checkpoint(tmp_path, run_here):
-    empty = ["--out", str(tmp_path)], f"no checkpoint in {tmp_path / 'checkpoint'}"
-    for out, words in (([], "--resume needs --out"), empty):
+    for out, words in (([], "--resume needs --out"), (["--out", str(tmp_path)], f"no checkpoint in {tmp_path}")):
         done = run_here("train", "--resume", *out)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 

@@ -167,29 +167,23 @@ def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, ru
     ("options", "words"),
     [
         (["--machines", "1"], "lists other machines than 127.0.0.1"),
-        (["--ip_config", "binary.txt"], "is not an IPv4 address"),
+        (["--ip_config", "b.txt"], "is not an IPv4 address"),
     ],
 )
 def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
     (tmp_path / "ip_config.txt").write_text("10.0.0.1\n")
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00")
     done = run_here("launch", "--part_config", str(partition_of(1).config), *options, "true")
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr.splitlines()[0]
+    assert (done.returncode, words in done.stderr.splitlines()[0]) == (2, True), done.stderr
     assert (tmp_path / "ip_config.txt").read_text() == "10.0.0.1\n"
 
 
-@pytest.mark.parametrize(
-    ("out", "words"),
-    [("run", "is not empty"), ("file", "file is not a folder"), ("file/run", "file is not a folder")],
-)
-def test_a_run_folder_that_is_in_use_is_not_changed(out, words, tmp_path, run_here):
-    (tmp_path / "run").mkdir()
-    for path in (tmp_path / "run" / "result.json", tmp_path / "file"):
-        path.write_text("mine")
-    done = run_here("train", "--out", str(tmp_path / out), "--root", str(tmp_path / "data"))
-    assert (done.returncode, words in done.stderr.splitlines()[0]) == (2, True)
-    assert (tmp_path / "run" / "result.json").read_text() == (tmp_path / "file").read_text() == "mine"
+def test_a_run_folder_that_is_in_use_is_not_changed(tmp_path, run_here):
+    (tmp_path / "file").write_text("mine")
+    for out, words in ((".", "is not empty"), ("file", "file is not a folder"), ("file/run", "file is not a folder")):
+        done = run_here("train", "--out", str(tmp_path / out), "--root", str(tmp_path / "data"))
+        assert (done.returncode, words in done.stderr.splitlines()[0]) == (2, True)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from runtime_support import FinishedRun
 
-from tutorial_lib.errors import InputError
-from tutorial_lib.tools.finished import find_causes, find_logs, read_signatures
+from tutorial_lib.errors import InputError, JobError
+from tutorial_lib.tools.finished import explain, find_causes, find_logs, read_signatures
 
 ROOT = Path(__file__).parents[2]
 EFFECT = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.2]:3\n"
@@ -61,13 +60,8 @@ def test_nothing_is_guessed(tmp_path):
     lines = "\nepoch 3/10  loss 1.2345  valid 0.7890  1.23 s\nClient[0] in group[0] is exiting...\n"
     lines += "UserWarning: errors='ignore' is deprecated\nmy own program has a problem that nobody has seen\n"
     assert names_of(tmp_path, lines) == []
-
-
-@pytest.mark.cluster
-def test_a_run_that_ended_well_has_nothing_to_explain(finished_run: FinishedRun, run_here):
-    done = run_here("explain", str(finished_run.out))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "unknown: nothing in" in done.stderr
+    with pytest.raises(JobError, match="unknown: nothing in"):
+        explain([tmp_path / "job.log"])
 
 
 def test_the_exception_of_the_failed_rank_is_first(tmp_path, run_here):

@@ -39,7 +39,6 @@ def test_a_large_run_needs_an_answer(monkeypatch, capsys):
     ("words", "message"),
     [
         (["--dataset", "synthetic-products", "--full", "--epochs", "1000", "--out", "out"], "nobody agreed to it"),
-        (["--resume", "--out", "out"], "--resume: no checkpoint in"),
     ],
 )
 def test_the_command_refuses(words, message, run_here, tmp_path):

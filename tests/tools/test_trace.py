@@ -95,7 +95,6 @@ def test_a_mistake_is_one_sentence(tmp_path):
         trace(tmp_path)
     for content, message in [
         ('{"kind": "other", "time": 1.0}', "has no events of a job"),
-        ('{"kind": "span", "time": 103.0, "rank": 0}', "is damaged: an event has wrong fields"),
         (json.dumps(step(0, 1.0)), r"x.json: No such file"),
     ]:
         events.write_text(content + "\n")

@@ -112,9 +112,8 @@ def test_options_of_wrong_types(content, run, run_here):
     assert "options.json is damaged" in refused(run_here("train", "--resume", "--out", str(run), "--trust"))
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_options_that_are_no_file(make, run, run_here):
-    make(run / "options.json")
+def test_options_that_are_no_file(run, run_here):
+    os.mkfifo(run / "options.json")
     assert "options.json" in refused(run_here("train", "--resume", "--out", str(run)))
 
 
