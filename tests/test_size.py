@@ -8,11 +8,10 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "tutorial_lib"
 LINES_OF_A_FILE = 300
 DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
-# Upper limits, lowered with each reduction. The goals are 10,000 lines in all (launcher 2,800, job 1,200,
-# tools 1,250), and 16,000 lines of tests.
-LINES = 10_250
+# Upper limits in lines, lowered with each reduction
+LINES = 10_000
 LINES_OF = {"launcher": 2_800, "job": 1_200, "tools": 1_250}
-LINES_OUTSIDE = {"tests": 20_300, "notebooks/support": 5_000, "notebooks/scripts": 3_600}  # nothing moves there
+LINES_OUTSIDE = {"tests": 16_000, "notebooks/support": 5_000, "notebooks/scripts": 3_600}  # nothing moves there
 LINES_OF_TEMPLATES = 400
 LINES_OF_DATA_PLANE = 4_320
 LINES_OF_A_PART = 1_400
