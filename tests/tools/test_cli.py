@@ -39,7 +39,7 @@ def test_help_and_a_misspelt_data_set_wait_for_neither_torch_nor_dgl(words):
     done, imported = modules_of(*words)
     assert not imported
     if "--help" in words:
-        for text in ("--embedding-learning-rate", "--ip_config", "For example", "seed nodes per trainer"):
+        for text in ("--embedding-learning-rate", "--ip_config", "For example", "Seed nodes per trainer"):
             assert text in done.stdout
     else:
         assert (done.returncode, done.stderr.startswith("error: unknown data set 'cora'")) == (2, True)

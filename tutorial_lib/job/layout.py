@@ -32,14 +32,14 @@ class RealMachines:
     """Machines reached over ssh.
 
     Attributes:
-        ip_config: file with one line 'address [port]' for each machine.
-        ssh_port: port of the ssh servers. (default: from your ssh configuration)
-        ssh_username: login on the machines. (default: from your ssh configuration)
-        ssh_config: configuration file of ssh. (default: ~/.ssh/config)
+        ip_config: File with one line 'address [port]' for each machine.
+        ssh_port: Port of the ssh servers. (default: from your ssh configuration)
+        ssh_username: Login on the machines. (default: from your ssh configuration)
+        ssh_config: Configuration file of ssh. (default: ~/.ssh/config)
         python: Python on the machines, with tutorial_lib. (default: the path of this one)
-        copy_to: folder on the machines for copies of the data and for results, such as /scratch/job or '~/job'.
+        copy_to: Folder on the machines for copies of the data and for results, such as /scratch/job or '~/job'.
             (default: the machines share the partition and the run folder with this computer)
-        allow_public: accept public addresses. DGL runs code that arrives on its ports, so use this only behind a
+        allow_public: Accept public addresses. DGL runs code that arrives on its ports, so use this only behind a
             firewall.
     """
 
@@ -62,24 +62,24 @@ class Layout:
     """Machines and processes of a run. Without emulated and real machines, the run uses this computer alone.
 
     Attributes:
-        emulate: number of emulated machines.
-        on: name of running emulated machines (see machines start). --emulate N takes the first N of them.
-        wire: bandwidth of each emulated machine, such as 1gbit or 200mbit.
-        own_disks: give each emulated machine a private, empty home, /tmp, data and run folder. The command copies the
+        emulate: Number of emulated machines.
+        on: Name of running emulated machines (see machines start). --emulate N takes the first N of them.
+        wire: Bandwidth of each emulated machine, such as 1gbit or 200mbit.
+        own_disks: Give each emulated machine a private, empty home, /tmp, data and run folder. The command copies the
             data to the machines and the results back.
-        trainers: trainers per machine.
-        samplers: sampler processes per trainer.
+        trainers: Trainers per machine.
+        samplers: Sampler processes per trainer.
         servers: DGL servers per machine.
         server_threads: OpenMP threads of a server. (default: 1; on real machines its share of a quarter of the CPUs)
-        real: machines over ssh.
-        slurm: use the nodes of the Slurm allocation in which this command runs.
-        subnet: with --slurm, the network of the job, such as 10.1.0.0/16. (default: that of the node names)
-        show_output: print the output of the trainers.
-        timeout: time limit of the trainers in seconds.
-        stall_timeout: seconds without progress after which the job is ended, or 0 for no limit.
-        device: device of the model: cpu, cuda, or auto (GPUs if each rank has one). Batches are sampled on the CPU.
-        serving_timeout: time limit in seconds for the DGL servers to load their parts.
-        collective_timeout: time limit of a collective in seconds.
+        real: Machines over ssh.
+        slurm: Use the nodes of the Slurm allocation in which this command runs.
+        subnet: With --slurm, the network of the job, such as 10.1.0.0/16. (default: that of the node names)
+        show_output: Print the output of the trainers.
+        timeout: Time limit of the trainers in seconds.
+        stall_timeout: Seconds without progress after which the job is ended, or 0 for no limit.
+        device: Device of the model: cpu, cuda, or auto (GPUs if each rank has one). Batches are sampled on the CPU.
+        serving_timeout: Time limit in seconds for the DGL servers to load their parts.
+        collective_timeout: Time limit of a collective in seconds.
     """
 
     emulate: int | None = 2
@@ -163,16 +163,16 @@ class LaunchRequest(Layout):
     """The command of ``launch`` and its machines.
 
     Attributes:
-        command: the user's command. A single string may use the syntax of the shell.
-        workspace: working directory of every process. The paths of --part_config and --ip_config start here.
+        command: The user's command. A single string may use the syntax of the shell.
+        workspace: Working directory of every process. The paths of --part_config and --ip_config start here.
         part_config: DGL's partition description (JSON). Without it, the job has no DGL servers, only
             ranks of torch.distributed.
-        ip_config: address file that the script reads. Its machines are reached over ssh. With --emulate and
+        ip_config: Address file that the script reads. Its machines are reached over ssh. With --emulate and
             --part_config it is written if it does not exist.
-        out: folder of the logs, with one folder for each machine.
+        out: Folder of the logs, with one folder for each machine.
         num_omp_threads: OpenMP threads of a trainer. (default: an equal share of the CPUs)
-        graph_format: sparse formats that the servers create, such as coo,csc.
-        extra_envs: variables NAME=VALUE for every process.
+        graph_format: Sparse formats that the servers create, such as coo,csc.
+        extra_envs: Variables NAME=VALUE for every process.
     """
 
     command: Sequence[str] = ()

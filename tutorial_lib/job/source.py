@@ -22,13 +22,13 @@ class DataSource:
     """A data set by name or path, and the folder of its cache and its partitions.
 
     Attributes:
-        name: one of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
+        name: One of synthetic-products, synthetic-academic, ogbn-products, ogbn-arxiv, amazon-computers, amazon-photo,
             or the path of your graph (a folder, a file of dgl.save_graphs, or an .npz file).
-        scale: size of a generated data set, 0.002 to 1.0, or up to 8 for synthetic-products. 1.0 has 2.4M nodes.
-        seed: seed of data, partition and training.
-        root: folder of downloads, caches and partitions. (default: data/)
+        scale: Size of a generated data set, 0.002 to 1.0, or up to 8 for synthetic-products. 1.0 has 2.4M nodes.
+        seed: Seed of data, partition and training.
+        root: Folder of downloads, caches and partitions. (default: data/)
         method: kaminpar, random, or an .npy file with the part of each node.
-        both_ways: add the reverse of each edge of your graph.
+        both_ways: Add the reverse of each edge of your graph.
     """
 
     name: str = "synthetic-products"

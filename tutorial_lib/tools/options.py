@@ -41,8 +41,8 @@ def about(text: str, group: str | None = None, **more: Any) -> Parameter:
 
 Given = Annotated[JsonObject, Parameter(parse=False)]  # the options of the command line and of options.json
 MachinesOption = Annotated[int | None, about("1: this computer alone, without namespaces.", "Machines")]
-FanoutsOption = Annotated[str, about("neighbors per hop; -1: all.", "Training", allow_leading_hyphen=True)]
-CacheOption = Annotated[str, about("memory of a trainer for rows and adjacency of other machines.", "Training")]
+FanoutsOption = Annotated[str, about("Neighbors per hop; -1: all.", "Training", allow_leading_hyphen=True)]
+CacheOption = Annotated[str, about("Memory of a trainer for rows and adjacency of other machines.", "Training")]
 OutOption = Annotated[Path | None, about("Run folder. It must be new, except with --resume.")]
 JsonOption = Annotated[bool, about("Print JSON for a program to read.", name="--json")]
 app = App(

@@ -15,18 +15,21 @@ class TrainConfig:
     """Hyper-parameters. The defaults are those of the two-machine run in the README.
 
     Attributes:
-        fanouts: neighbors sampled per hop, outermost first, like 15,10,5. The model has as many layers as hops.
-        batch_size: seed nodes per trainer and step.
-        eval_batch_size: nodes per batch of the exact evaluation.
-        sampling_threads: of each trainer. With one thread, equal seeds sample equal batches.
-        task: node, link, embedding or hetero.
-        embedding_size: width of learnable embeddings, if a task has them.
-        embedding_learning_rate: learning rate of learnable embeddings.
-        negatives: nodes sampled against each edge, if a task has edges.
-        loader: pipeline (batches sampled ahead, remote rows cached), dgl (DGL's loader) or auto.
-        cache: bytes of each trainer for feature rows and adjacency of other machines, in the pipeline, or 0. `plan`
+        epochs: Number of epochs.
+        fanouts: Neighbors sampled per hop, outermost first, like 15,10,5. The model has as many layers as hops.
+        batch_size: Seed nodes per trainer and step.
+        hidden_size: Width of the hidden layers.
+        learning_rate: Learning rate of Adam.
+        eval_batch_size: Nodes per batch of the exact evaluation.
+        sampling_threads: Of each trainer. With one thread, equal seeds sample equal batches.
+        task: One of node, link, embedding and hetero.
+        embedding_size: Width of learnable embeddings, if a task has them.
+        embedding_learning_rate: Learning rate of learnable embeddings.
+        negatives: Nodes sampled against each edge, if a task has edges.
+        loader: One of pipeline (batches sampled ahead, remote rows cached), dgl (DGL's loader) and auto.
+        cache: Bytes of each trainer for feature rows and adjacency of other machines, in the pipeline, or 0. `plan`
             estimates how much holds everything.
-        ahead: batches that are sampled ahead of their use, in the pipeline.
+        ahead: Batches that are sampled ahead of their use, in the pipeline.
     """
 
     epochs: int = 20
