@@ -48,7 +48,7 @@ def originals(notebooks: Path) -> dict[str, bytes]:
     found = {}
     for path in [*notebooks.glob("*.ipynb"), *notebooks.glob("*.md"), *notebooks.glob("solutions/*.ipynb"), *programs]:
         name = path.relative_to(notebooks).as_posix()
-        if name.startswith(aside) or "__pycache__" in name:
+        if name.startswith(aside) or "__pycache__" in name or re.match(r"scripts/mine/.*\.py$", name):
             continue
         content = path.read_bytes()
         if path.suffix != ".py":

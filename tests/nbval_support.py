@@ -70,8 +70,9 @@ def folder_of_a_lesson() -> Path:
     """A new folder with what lies beside the notebooks; it is removed when this process ends."""
     folder = tempfile.TemporaryDirectory(prefix="lesson-")
     _FOLDERS.append(folder)
-    ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
-    shutil.copytree(SCRIPTS, Path(folder.name, "scripts"), ignore=ignored)
+    ignored = shutil.ignore_patterns("exercise_*", "out", "mine", "__pycache__")
+    scripts = shutil.copytree(SCRIPTS, Path(folder.name, "scripts"), ignore=ignored)
+    (scripts / "mine").mkdir()
     return Path(folder.name)
 
 

@@ -18,7 +18,8 @@ lab = script("lab")
 def test_copies_follow_the_originals_until_they_are_changed(tmp_path):
     notebooks, work = tmp_path / "notebooks", tmp_path / "work"
     names = ["00_a.ipynb", "01_b.ipynb", "02_c.ipynb", "GLOSSARY.md", "solutions/00_a.ipynb", "scripts/one.py"]
-    for name in [*names, "scripts/exercise_01_1.py", "scripts/out/table.py", "scripts/__pycache__/one.py"]:
+    left = ["scripts/exercise_01_1.py", "scripts/out/table.py", "scripts/mine/one.py", "scripts/__pycache__/one.py"]
+    for name in [*names, *left]:
         (notebooks / name).parent.mkdir(parents=True, exist_ok=True)
         (notebooks / name).write_text("first")
     (notebooks / "solutions" / "scripts").symlink_to("../scripts")

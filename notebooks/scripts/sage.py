@@ -1,4 +1,4 @@
-"""Define the GraphSAGE model of lesson 01. Later lessons use ``from scripts.sage import GraphSAGE``."""
+"""Define GraphSAGE, the model of the course (lesson 01)."""
 
 from itertools import pairwise
 
@@ -9,31 +9,86 @@ import torch.nn.functional as F
 from torch import nn
 
 
-class GraphSAGE(nn.Module):
-    """GraphSAGE with one SAGEConv per hop, and with ReLU and dropout between two layers."""
+def mean_of_neighbors(block, x):
+    """Return the mean of the rows that each destination node receives, in plain torch.
 
-    def __init__(self, in_size, hidden_size, out_size, num_layers=2, dropout=0.5):
+    Args:
+        block: graph of one hop. ``block.edges()`` returns the source and the destination node of each edge.
+        x: tensor (S, D) with one row for each of the S source nodes.
+
+    Returns:
+        Tensor (``block.num_dst_nodes()``, D). The row of a node without incoming edges is zero.
+    """
+    sources, targets = block.edges()
+    count = block.num_dst_nodes()
+    total = torch.zeros(count, x.shape[1])
+    total = total.index_add(0, targets, x[sources])
+    degrees = torch.bincount(targets, minlength=count).clamp(min=1)
+    return total / degrees.unsqueeze(1)
+
+
+class MeanConv(nn.Module):
+    """One layer of GraphSAGE, with the parameters of DGL's ``SAGEConv``."""
+
+    def __init__(self, in_size, out_size):
+        super().__init__()
+        self.fc_self = nn.Linear(in_size, out_size)
+        self.fc_neigh = nn.Linear(in_size, out_size, bias=False)
+
+    def forward(self, block, x):
+        """Return ``fc_self(row of the node) + fc_neigh(mean of its neighbors)`` for each destination node.
+
+        The destination nodes are the first source nodes, so ``x`` starts with their rows.
+        """
+        own = x[: block.num_dst_nodes()]
+        received = mean_of_neighbors(block, x)
+        return self.fc_self(own) + self.fc_neigh(received)
+
+
+def sage_conv(in_size, out_size):
+    """Return DGL's layer, which computes the same as ``MeanConv`` with a faster kernel."""
+    return dglnn.SAGEConv(in_size, out_size, "mean")
+
+
+class GraphSAGE(nn.Module):
+    """GraphSAGE with one layer per hop."""
+
+    def __init__(self, in_size, hidden_size, out_size, num_layers=2, dropout=0.5, layer=sage_conv):
         super().__init__()
         sizes = [in_size] + [hidden_size] * (num_layers - 1) + [out_size]
-        self.layers = nn.ModuleList(dglnn.SAGEConv(a, b, "mean") for a, b in pairwise(sizes))
+        self.layers = nn.ModuleList(layer(a, b) for a, b in pairwise(sizes))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, blocks, x):
-        """Return scores (B, out_size) of the seed nodes from features of the input nodes, with one block per layer."""
+        """Return the scores (B, out_size) of the seed nodes.
+
+        ReLU and then ``self.dropout`` follow each layer except the last one.
+
+        Args:
+            blocks: one block per layer, outermost hop first.
+            x: features of the input nodes, which are the source nodes of the first block.
+        """
         for layer, block in zip(self.layers, blocks):
             x = layer(block, x)
-            if layer is not self.layers[-1]:  # the last layer returns the scores without an activation
+            if layer is not self.layers[-1]:
                 x = self.dropout(F.relu(x))
         return x
 
     @torch.no_grad()
     def inference(self, graph, x, batch_size=2048):
-        """Return exact scores (N, out_size) of all nodes. Each layer is computed for all nodes and all neighbors.
+        """Return the exact scores (N, out_size) of all nodes, from all neighbors and without dropout.
 
-        ``graph`` is a DGLGraph, or a DistGraph in one process. ``x`` is a tensor or DistTensor of shape (N, in_size).
+        Compute a layer for all nodes, ``batch_size`` nodes at a time, before the next layer. A sampler
+        ``dgl.dataloading.MultiLayerFullNeighborSampler(1)`` returns blocks with all neighbors:
+        ``input_nodes, _, (block,) = sampler.sample_blocks(graph, nodes)``. Afterwards, the model is in the mode
+        (training or evaluation) in which it was before.
+
+        Args:
+            graph: DGLGraph, or DistGraph in one process, with the nodes 0 to N - 1.
+            x: tensor or DistTensor (N, in_size). A DistTensor only supports reading rows by ID.
         """
         was_training = self.training
-        self.eval()  # disables dropout
+        self.eval()
         sampler = dgl.dataloading.MultiLayerFullNeighborSampler(1)
         for layer in self.layers:
             rows = []

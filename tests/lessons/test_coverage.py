@@ -15,7 +15,8 @@ LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.i
 
 STATUS = re.compile(r"run|exercise|GPU|CPU only|text only|not possible: .+")
 SOURCES = re.compile(r"([1-4+](, [1-4+])*)?")
-PROGRAM = re.compile(r"%%writefile scripts/(\w+)\.py\n")
+PROGRAM = re.compile(r"%%writefile scripts/(?:mine/)?(\w+)\.py\n")
+PIECE = re.compile(r"%%writefile scripts/mine/(\w+)\.py\n")
 
 
 class Row(NamedTuple):
@@ -52,8 +53,11 @@ def printed(cell: dict[str, Any]) -> str:
 
 
 def source_of(cell: dict[str, Any]) -> str:
-    """A code cell without the lines that are comments: what only a comment says was not run."""
-    return re.sub(r"^\s*#.*\n?", "", "".join(cell["source"]), flags=re.MULTILINE)
+    """A code cell without the lines that are comments, because a comment is not run. A piece without its holes."""
+    source = "".join(cell["source"])
+    if found := PIECE.match(source):
+        source = found[0] + (NOTEBOOKS / "scripts" / f"{found[1]}.py").read_text()
+    return re.sub(r"^\s*#.*\n?", "", source, flags=re.MULTILINE)
 
 
 def shown_by(cell: dict[str, Any], cells: list[dict[str, Any]]) -> str:
@@ -139,19 +143,20 @@ def test_readme_lists_the_lesson_with_its_own_metadata(number):
     readme = (NOTEBOOKS.parent / "README.md").read_text()
     (line,) = [line for line in readme.splitlines() if f"(notebooks/{name})" in line]
     about = json.loads(LESSONS[number].read_text())["metadata"]["tutorial"]
-    assert f"| {about['level']} | {about['minutes']} | {', '.join(about['needs'])} |" in line
+    writing = f" + {about['writing']}" if "writing" in about else ""
+    assert f"| {about['level']} | {about['minutes']}{writing} | {', '.join(about['needs'])} |" in line
     assert f"(notebooks/solutions/{name})" in line
 
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_stubs_are_not_yet_right_and_solutions_are(number):
-    """The committed outputs, which nbval compares with a fresh run: every exercise of a lesson has its solution."""
+    """Each exercise and piece is unfinished in the lesson and correct in the solution, by the committed outputs."""
     stub, solution = (outputs_of(folder / LESSONS[number].name) for folder in (NOTEBOOKS, NOTEBOOKS / "solutions"))
     # Lesson 00 shows a wrong answer and its correction first; the last word on each exercise counts.
-    verdicts = dict(re.findall(r"^(Exercise \d+): (not yet|correct)", stub, flags=re.MULTILINE))
+    verdicts = dict(re.findall(r"^(Exercise \d+|\w+\.py): (not yet|correct)", stub, flags=re.MULTILINE))
     assert len(verdicts) >= 2
     assert set(verdicts.values()) == {"not yet"}
-    solved = dict(re.findall(r"^(Exercise \d+): (not yet|correct)", solution, flags=re.MULTILINE))
+    solved = dict(re.findall(r"^(Exercise \d+|\w+\.py): (not yet|correct)", solution, flags=re.MULTILINE))
     assert solved == dict.fromkeys(verdicts, "correct")
 
 

@@ -1,5 +1,6 @@
 """What a committed notebook must look like; that its outputs are right is for nbval (see nbval_support.py)."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,10 +12,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbval.plugin import comment_markers, get_sanitize_patterns, metadata_tags
 
+import lesson_table
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_LINES = 30
 MOST_LINES_OF_A_PROGRAM = 80  # a cell that writes one
+MOST_LINES_OF_A_PIECE = 120
 LONGER = {"train": 150, "train_types": 105}  # the program that the course arrives at, and what grows from it
 MOST_CELLS, MOST_IMPORTS, MOST_HELPERS = 65, 10, 3
 NEEDS = {"cpu", "gpu", "namespaces", "slurm", "ssh"}
@@ -71,6 +75,8 @@ def _cell(cell: dict[str, Any]) -> list[str]:
     found = []
     program = re.match(r"%%writefile scripts/(\w+)\.py\n", cell.source)
     most = LONGER.get(program[1], MOST_LINES_OF_A_PROGRAM) if program else MOST_LINES
+    if cell.source.startswith("%%writefile scripts/mine/"):
+        most = MOST_LINES_OF_A_PIECE
     if (lines := len(cell.source.splitlines())) > most:
         found.append(f"{lines} lines, at most {most}")
     tags = cell.metadata.get("tags", [])
@@ -98,6 +104,21 @@ def test_notebook_is_as_agreed(path):
     assert too_much(path) == []
 
 
+WRITTEN = [path for path in NOTEBOOKS if "writing" in json.loads(path.read_text())["metadata"]["tutorial"]]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+def test_a_lesson_with_pieces_keeps_its_limits_and_states_its_minutes(path):
+    size, notebook = lesson_table.measure(path), nbformat.read(path, as_version=4)
+    about = notebook.metadata.tutorial
+    assert (about.minutes, about.writing) == (size.reading, size.writing)
+    assert f"{size.reading} minutes to read and run, {size.writing} to write" in notebook.cells[0].source
+    assert size.reading <= 60
+    assert size.predictions >= 3
+    limits = {"cells": 40, "longest_code": 25, "longest_piece": 120, "longest_text": 120}
+    assert {name: getattr(size, name) for name in limits if getattr(size, name) > limits[name]} == {}
+
+
 def test_too_much_is_noticed(tmp_path):
     source = "\n".join([*(f"from support.{name} import x" for name in "abcd"), *["import os"] * 7])
     cells = [new_code_cell(source), *[new_markdown_cell("text")] * MOST_CELLS]
@@ -114,7 +135,7 @@ def test_the_programs_of_a_lesson_are_files(path):
         found.groups() for cell in cells if (found := re.match(r"%%writefile (scripts/\S+)\n(.*)", cell.source, re.S))
     )
     for name, source in written.items():
-        if not name.startswith("scripts/exercise_"):
+        if not name.startswith(("scripts/exercise_", "scripts/mine/")):
             assert (ROOT / "notebooks" / name).read_text().rstrip("\n") == source.rstrip("\n"), name
 
 

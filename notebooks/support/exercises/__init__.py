@@ -65,7 +65,7 @@ def expect(what: str, got: Any, expected: Any, hint: str = "") -> None:
         hint: line that is printed after the two values.
     """
     if not _equal(got, expected):
-        lines = [what, f"  got       {_short(got)}", f"  expected  {_short(expected)}"]
+        lines = [what, f"  got       {short(got)}", f"  expected  {short(expected)}"]
         raise Unfinished("\n".join([*lines, f"  hint: {hint}"] if hint else lines))
 
 
@@ -96,7 +96,8 @@ def _equal(got: Any, expected: Any) -> bool:
     return type(got) is type(expected) and bool(got == expected)
 
 
-def _short(value: Any, limit: int = 100) -> str:
+def short(value: Any, limit: int = 100) -> str:
+    """Return a text of at most ``limit`` characters. Of a tensor, it shows the shape, the dtype and eight numbers."""
     if isinstance(value, Tensor):
         text = f"tensor {tuple(value.shape)} {value.dtype} {value.flatten()[:8].tolist()}"
     else:

@@ -1,4 +1,4 @@
-"""The pictures of lesson 1: one process and many processes, a mini-batch, losses."""
+"""The pictures of lesson 1: one process and many processes, and a mini-batch."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import arrow, box, frame, write
-from support.plots.style import bare, bars, canvas, figure, legend_below, loss_curves
+from support.plots.style import bare, bars, canvas, figure, legend_below
 
 
 def standalone_and_distributed() -> Figure:
@@ -82,8 +82,3 @@ def mini_batch(drawn: Sequence[Any], counted: Sequence[Any], num_nodes: int) -> 
     right.set(xlim=(0, max(counts) * 1.5), xticks=[], title=f"a batch of {counts[0]} seeds, counted")
     bare(left, right)
     return fig
-
-
-def loss_curve(losses: Sequence[float], steps_per_epoch: int, title: str = "") -> Figure:
-    """Draw the loss of every step of one run."""
-    return loss_curves({"": losses}, steps_per_epoch, (7, 3.2), title=title)

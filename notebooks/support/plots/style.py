@@ -132,34 +132,6 @@ def curves(ax: Axes, runs: Mapping[str, Sequence[float]], looks: Iterable[Sequen
         ax.plot(range(1, len(values) + 1), values, dashes, color=color, marker=marker, label=name, **style)
 
 
-def loss_curves(
-    runs: Mapping[str, Sequence[float]],
-    steps_per_epoch: int,
-    size: tuple[float, float],
-    looks: Iterable[Sequence[Any]] = LOOKS,
-    title: str = "",
-) -> Figure:
-    """Draw the loss of every step of some runs, with a thin line at the start of each epoch.
-
-    Args:
-        runs: name -> losses. Lengths may differ.
-        looks: name -> color, marker and dashes, and other options of the line.
-    """
-    fig, ax = figure(*size)
-    for (name, values), (color, marker, dashes, *more) in zip(runs.items(), looks, strict=False):
-        line = {"color": color, "marker": marker, "ls": dashes, "lw": 1.5, "ms": 3.5, **(more[0] if more else {})}
-        ax.plot(range(1, len(values) + 1), values, label=name, **line)
-    longest = max(map(len, runs.values()))
-    for epoch, step in enumerate(range(0, longest, steps_per_epoch)):
-        ax.axvline(step + 0.5, color=GRAY, lw=0.8, ls=":", zorder=0)
-        ax.text(step + 0.8, 0.98, f"epoch {epoch}", transform=ax.get_xaxis_transform(), va="top", fontsize=9)
-    top = max(map(max, runs.values())) * 1.15
-    ax.set(xlabel="step (one mini-batch)", ylabel="loss", ylim=(0, top), xlim=(0.5, longest + 0.5), title=title)
-    if len(runs) > 1:
-        ax.legend(loc="upper right", bbox_to_anchor=(1, 0.92))
-    return fig
-
-
 def plane(ax: Axes, table: Tensor, labels: Tensor, classes: Sequence[int], **style: Any) -> None:
     """Draw rows of up to five classes, shape (N, width), in the plane of their first two principal components."""
     chosen = torch.isin(labels, torch.tensor(list(classes)))

@@ -1,0 +1,101 @@
+"""Write the pieces of the course's program into the lessons (with holes) and into the solutions (complete).
+
+    python scripts/make_holes.py [--check]
+
+``notebooks/scripts/<piece>.py`` is the only source. A cell of a lesson that starts with
+``%%writefile scripts/mine/<piece>.py`` lists its holes in its metadata, such as
+``"holes": ["mean_of_neighbors", "GraphSAGE.forward"]``. The body of a hole is replaced by ``...``. A cell of a solution
+starts with ``%%writefile scripts/mine/<piece>_solution.py`` and has no holes. --check writes nothing, names the stale
+notebooks, and exits with 1 if one is stale.
+"""
+
+import argparse
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+CELL = re.compile(r"(%%writefile scripts/mine/(\w+?)(_solution)?\.py)\s")
+HOLE = "...  # your code here"
+
+
+def functions(source: str) -> dict[str, ast.FunctionDef]:
+    """Return the functions of a module by name, and the methods of its classes as ``Class.method``."""
+    found, nodes = {}, [("", node) for node in ast.parse(source).body]
+    for prefix, node in nodes:
+        if isinstance(node, ast.ClassDef):
+            nodes += [(f"{node.name}.", child) for child in node.body]
+        elif isinstance(node, ast.FunctionDef):
+            found[prefix + node.name] = node
+    return found
+
+
+def body_lines(function: ast.FunctionDef) -> tuple[int, int]:
+    """Return the numbers of the first and the last line below the docstring.
+
+    Raises:
+        ValueError: the function has no docstring, or no body below it.
+    """
+    if ast.get_docstring(function) is None or len(function.body) < 2:
+        raise ValueError(f"{function.name} cannot be a hole, because it needs a docstring and a body")
+    last = function.body[-1].end_lineno
+    assert function.body[0].end_lineno is not None
+    assert last is not None
+    return function.body[0].end_lineno + 1, last
+
+
+def make_holes(source: str, holes: list[str]) -> str:
+    """Return the source of a piece, where ``...`` replaces the bodies (and their comments) of some functions.
+
+    Raises:
+        ValueError: the source has no function of this name, or the function has no docstring.
+    """
+    known = functions(source)
+    if missing := set(holes) - set(known):
+        raise ValueError(f"the piece has no function {', '.join(sorted(missing))}, only {', '.join(known)}")
+    lines = source.splitlines()
+    for function in sorted((known[name] for name in holes), key=lambda node: -node.lineno):
+        first, last = body_lines(function)
+        lines[first - 1 : last] = [" " * function.body[0].col_offset + HOLE]
+    return "\n".join(lines)
+
+
+def expected_source(cell: dict[str, Any]) -> str | None:
+    """Return what a cell of a notebook must contain, or None if it writes no piece."""
+    source = "".join(cell["source"])
+    found = CELL.match(source + "\n")
+    if not found:
+        return None
+    piece = (NOTEBOOKS / "scripts" / f"{found[2]}.py").read_text().rstrip("\n")
+    holes = cell["metadata"].get("holes", [])
+    if bool(holes) == bool(found[3]):
+        raise ValueError(f"{found[1]}: a cell of a lesson lists its holes, and a cell of a solution has none")
+    return f"{found[1]}\n" + make_holes(piece, holes)
+
+
+def main() -> int:
+    """Write all notebooks, or check them. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if a notebook is stale")
+    options = parser.parse_args()
+    stale = []
+    for path in sorted([*NOTEBOOKS.glob("*.ipynb"), *NOTEBOOKS.glob("solutions/*.ipynb")]):
+        notebook = json.loads(path.read_text())
+        for cell in notebook["cells"]:
+            expected = expected_source(cell)
+            if expected is not None and "".join(cell["source"]) != expected:
+                cell["source"] = expected.splitlines(keepends=True)
+                stale.append(path)
+        if path in stale and not options.check:
+            path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    state = "stale, run python scripts/make_holes.py" if options.check else "written"
+    for path in dict.fromkeys(stale):
+        print(f"{path.relative_to(NOTEBOOKS)}: {state}")
+    return int(bool(stale) and options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

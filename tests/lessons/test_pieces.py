@@ -1,0 +1,199 @@
+"""The pieces that learners write: the notebooks are not stale, the public tests are sharp, and check keeps its word."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import make_holes
+from support import pieces
+from support.estimates import compare_estimate
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "notebooks" / "scripts"
+PIECES = sorted(path.stem.removeprefix("test_") for path in (SCRIPTS / "tests").glob("test_*.py"))
+WRONG = yaml.safe_load((Path(__file__).parent / "wrong.yaml").read_text())
+# Runs the public tests on each of the given folders, in forks of one process that has imported DGL.
+DRIVER = """
+import os, signal, sys
+import dgl, pytest, torch
+for folder in sys.argv[2:]:
+    if (pid := os.fork()) == 0:
+        signal.alarm(100)
+        words = ["-x", "-q", "-o", f"pythonpath={folder} scripts", f"scripts/tests/test_{sys.argv[1]}.py"]
+        os._exit(pytest.main(words))
+    print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+def holes_of(piece: str) -> list[str]:
+    """The holes of a piece, as the metadata of its cells list them."""
+    found = []
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(path.read_text())["cells"]:
+            if "".join(cell["source"]).startswith(f"%%writefile scripts/mine/{piece}.py\n"):
+                found += cell["metadata"]["holes"]
+    return found
+
+
+def fill(piece: str, solution: str) -> str:
+    """Replace the bodies of the holes by the bodies of the functions of the same names in a second solution."""
+    lines = (SCRIPTS / f"{piece}.py").read_text().splitlines()
+    others, other_lines = make_holes.functions(solution), solution.splitlines()
+    course = make_holes.functions("\n".join(lines))
+    for name in sorted(holes_of(piece), key=lambda name: -course[name].lineno):
+        first, last = make_holes.body_lines(course[name])
+        body = others[name].body
+        lines[first - 1 : last] = other_lines[body[0].lineno - 1 : body[-1].end_lineno]
+    imports = [line for line in other_lines if line.startswith(("import ", "from "))]
+    return "\n".join([*imports, *lines]) + "\n"
+
+
+def exit_codes(piece: str, sources: list[str], folder: Path) -> list[int]:
+    folders = [folder / str(number) for number in range(len(sources))]
+    for path, source in zip(folders, sources, strict=True):
+        path.mkdir()
+        (path / f"{piece}.py").write_text(source)
+    command = [sys.executable, "-c", DRIVER, piece, *map(str, folders)]
+    done = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=880)
+    return [int(code) for code in re.findall(r"^exit code (-?\d+)$", done.stdout, re.MULTILINE)]
+
+
+def test_no_notebook_is_stale():
+    command = [sys.executable, str(ROOT / "scripts" / "make_holes.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+SOURCE = '''"""A piece."""
+
+
+class Counter:
+    # a comment outside
+    def add(self, a, b):
+        """Return the sum."""
+        # a comment inside
+        total = a
+        return total + b
+
+    def given(self):
+        return 1
+'''
+
+
+def test_a_hole_keeps_all_but_the_body():
+    body = "        # a comment inside\n        total = a\n        return total + b"
+    expected = SOURCE.rstrip().replace(body, "        ...  # your code here")
+    assert make_holes.make_holes(SOURCE, ["Counter.add"]) == expected
+    for name in ("Counter.sub", "Counter.given"):
+        with pytest.raises(ValueError, match=r"has no function Counter\.sub|given cannot be a hole"):
+            make_holes.make_holes(SOURCE, [name])
+
+
+@pytest.mark.whole_run
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_public_tests_accept_solutions_and_reject_wrong_bodies(piece, tmp_path):
+    """The course's piece and a second solution pass, the holes fail, and each plausible wrong body fails."""
+    source, holes = (SCRIPTS / f"{piece}.py").read_text(), holes_of(piece)
+    assert sorted(WRONG[piece]) == sorted(holes)
+    assert min(len(changes) for changes in WRONG[piece].values()) >= 3
+    changes = [pair for hole in holes for change in WRONG[piece][hole] for pair in change.items()]
+    assert [old for old, _ in changes if source.count(old) == 0] == []
+    second = (Path(__file__).parent / "second" / f"{piece}.py").read_text()
+    right = [source, fill(piece, second)]
+    wrong = [make_holes.make_holes(source, holes), *(source.replace(old, new) for old, new in changes)]
+    codes = exit_codes(piece, [*right, *wrong], tmp_path)
+    assert codes[:2] == [0, 0]
+    passing = [change for change, code in zip(["holes", *changes], codes[2:], strict=True) if code != 1]
+    assert passing == []
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch) -> Path:
+    """A folder with a small piece ``twice``, as a lesson sees it, and the course's folder."""
+    course = tmp_path / "course"
+    (course / "tests").mkdir(parents=True)
+    (course / "mine").mkdir()
+    (course / "twice.py").write_text('def twice(x):\n    """Return 2 x."""\n    return 2 * x\n')
+    test = 'from twice import twice\n\n\ndef test_twice():\n    """Add x to x."""\n    got, expected = twice(3), 6\n'
+    (course / "tests" / "test_twice.py").write_text(f"{test}    assert got == expected\n")
+    shutil.copy(SCRIPTS / "tests" / "pytest.ini", course / "tests")
+    (tmp_path / "work").mkdir()
+    shutil.copytree(course, tmp_path / "work" / "scripts")
+    monkeypatch.setattr(pieces, "COURSE", course)
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def check(capsys, body: str, **options: Any) -> str:
+    Path("scripts/mine/twice.py").write_text(f'def twice(x):\n    """Return 2 x."""\n{body}\n')
+    pieces.check("twice", **options)
+    return capsys.readouterr().out
+
+
+COURSE_S = "The lessons use the course's twice.py.\n"
+
+
+def test_check_explains(work, capsys):
+    said = check(capsys, "    ...  # your code here")
+    assert said == f"twice.py: not yet. 0 of 1 tests pass.\n  not written yet: twice\n{COURSE_S}"
+    said = check(capsys, "    return x + 2")
+    values = "  test_twice\n    got       5\n    expected  6\n    hint: Add x to x.\n"
+    assert said == f"twice.py: not yet. 0 of 1 tests pass.\n{values}{COURSE_S}"
+    said = check(capsys, "    return x.double()")
+    assert "AttributeError: 'int' object has no attribute 'double'\n    line 3 of your file:  return x.double()" in said
+    assert "not yet. SyntaxError" in check(capsys, "    return (")
+    assert "E   NameError: name 'y' is not defined" in check(capsys, "    return x\n\n\nz = y")
+    Path("scripts/mine/twice.py").unlink()
+    pieces.check("twice")
+    assert "not yet. FileNotFoundError" in capsys.readouterr().out
+
+
+def test_an_endless_loop_ends(work, capsys):
+    said = check(capsys, "    while x:\n        pass", seconds=3)
+    assert "  test_twice\n  The test did not end within 3 s." in said
+
+
+def test_a_piece_is_copied_only_into_the_folder_of_the_learner(work, capsys, monkeypatch):
+    mine = "    return x + x"
+    assert check(capsys, mine) == f"twice.py: correct. All 1 tests pass.\n{COURSE_S}"
+    (work / ".copied.json").write_text("{}")
+    pieces.check("twice", "scripts/mine/twice.py")  # a solution notebook names its file
+    assert capsys.readouterr().out == "twice.py: correct. All 1 tests pass.\n"
+    assert Path("scripts/twice.py").read_text() == (pieces.COURSE / "twice.py").read_text()
+
+    monkeypatch.setitem(sys.modules, "scripts.twice", pytest)
+    assert "The lessons use your twice.py. restore" in check(capsys, mine)
+    assert "scripts.twice" not in sys.modules  # the next import reads the new file
+    assert mine in Path("scripts/twice.py").read_text()
+    assert mine not in (pieces.COURSE / "twice.py").read_text()
+    assert "The lessons use your twice.py" in check(capsys, "    return 3 * x")  # the last version that passed
+    pieces.restore("twice")
+    assert capsys.readouterr().out == COURSE_S
+    assert "3 * x" in Path("scripts/mine/twice.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        (..., "The measurement is 10 MB. Replace the dots"),
+        (10.2, "They differ by 2.0%."),
+        (80, "A byte has 8 bits."),
+        (20, "a factor of 2"),
+        (10e6, "Bytes and MB differ"),
+        (0.01, "kB, MB and GB differ"),
+        (30, "The estimate is 3 times the measurement.\nThree copies?"),
+        (47, "The estimate is 4.7 times the measurement.\n"),
+        ("ten", "must be a number, and it is 'ten'"),
+    ],
+)
+def test_estimates(estimate, said, capsys):
+    compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?"})
+    assert said in capsys.readouterr().out
