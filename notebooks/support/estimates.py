@@ -36,6 +36,5 @@ def compare_estimate(
         print(f"They differ by {abs(ratio - 1):.1%}.")
         return
     print(f"The estimate is {ratio:,.3g} times the measurement.")
-    both = {1 / factor: text for factor, text in MISTAKES.items()} | MISTAKES | (mistakes or {})
-    likely = [text for factor, text in both.items() if abs(ratio / factor - 1) <= within]
-    print(*likely[-1:], sep="\n")
+    known = {1 / factor: text for factor, text in MISTAKES.items()} | MISTAKES | (mistakes or {})
+    print(*[text for factor, text in known.items() if abs(ratio / factor - 1) <= within][-1:], sep="\n")

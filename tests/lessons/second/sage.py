@@ -17,8 +17,7 @@ def mean_of_neighbors(block, x):
 
 class MeanConv:
     def forward(self, block, x):
-        h = self.fc_self(x)[: block.num_dst_nodes()]
-        return h + self.fc_neigh(mean_of_neighbors(block, x))
+        return self.fc_self(x)[: block.num_dst_nodes()] + self.fc_neigh(mean_of_neighbors(block, x))
 
 
 class GraphSAGE:
