@@ -59,8 +59,6 @@ def test_every_client_is_counted(monkeypatch):
     """Trainers and their samplers on all machines. With another number, the servers would wait forever."""
     monkeypatch.setenv("DGL_NUM_CLIENT", "99")  # of the shell: the job sets its own
     assert PLAN.to_spec().env["DGL_NUM_CLIENT"] == "18"
-    with pytest.raises(InputError, match="DGL_NUM_CLIENT is set to '2', the job needs '18'"):
-        replace(PLAN, env={"DGL_NUM_CLIENT": "2"}).to_spec()
 
 
 @pytest.mark.parametrize(

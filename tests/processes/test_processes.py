@@ -59,7 +59,8 @@ def test_results_in_rank_order_equal_all_reduce_and_nothing_left(start, capsys):
     files, folder, ports = open_things()
     assert start(rf.everything, 2, (tensor,), backend="gloo", timeout=LIMIT) == [[1.0, 3.0, 5.0]] * 2
     now = open_things()
-    assert (now[0], now[2]) == (files, ports)
+    assert now[0] <= files
+    assert now[2] <= ports
     assert not [name for name in now[1] - folder if name.startswith(("tmp", "torch", "pymp"))]
     assert tensor.tolist() == [1.0, 1.0, 0.0, 0.0]
     assert capsys.readouterr().out.splitlines() == lines_of(0, 1)

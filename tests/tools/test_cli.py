@@ -95,7 +95,7 @@ def test_the_rest_of_the_line_belongs_to_the_command():
 def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path, monkeypatch):
     """Without another place, the machines of the address file are used over ssh."""
     seen = []
-    monkeypatch.setattr(jobs, "run_launch", lambda request, *_more: seen.append(request) or {})
+    monkeypatch.setattr(jobs, "run_launch", lambda request, *_more, **_options: seen.append(request) or {})
     monkeypatch.chdir(tmp_path)
     script = ["python3", "x.py", "--emulate", "3"]
     run_command(["launch", "--part_config", "p", "--workspace", "ws", *words.split(), *script])

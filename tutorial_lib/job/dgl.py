@@ -28,7 +28,6 @@ SHM_PATTERNS = [
 STRUCTURE, GRAPHBOLT = "part_graph", "part_graph_graphbolt"
 EVERYWHERE = "The path must exist on every machine. Partition again: python -m tutorial_lib partition"
 REPAIR = "Copy the file again from where it was made and compare sha256sum, or partition again into a new folder."
-NO_MANIFEST = (OSError, InputError, LookupError, TypeError, AttributeError)  # as in partitions of other tools
 CHECKSUM_BYTES = 1 << 30  # the checksum of a larger file would take too long
 
 
@@ -65,9 +64,8 @@ class JobPlan:
             env = self._dgl_environment()
             identity = {"DGL_ROLE": "server", "DGL_SERVER_ID": "{global_index}"}
             server = Role("server", self.servers, command, identity, threads=self.server_threads, cpu_share=0.25)
-            server = replace(
-                server, listens=True, service=True, early_end="did the command reach dgl.distributed.initialize?"
-            )
+            early_end = "did the command reach dgl.distributed.initialize?"
+            server = replace(server, listens=True, service=True, early_end=early_end)
             roles = [server, replace(trainer, env={"DGL_ROLE": "client"}, after="server")]
             options = [word.lower().replace("-", "_") for word in self.command]
             graphbolt = any(option.startswith("__use_graphbolt") for option in options)
@@ -112,11 +110,9 @@ def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
     except FileNotFoundError as error:
         raise InputError(f"cannot read {config}: {error.strerror}", EVERYWHERE) from None
     parts, entry = description.get("num_parts"), description.get(f"part-{index}")
-    if parts != machines:
+    if parts != machines or not isinstance(entry, dict):
         message = f"{config} has {parts} parts for {machines} machines; each machine serves one part"
         raise InputError(message, f"Use --emulate {parts}, or partition again with --parts {machines}.")
-    if not isinstance(entry, dict):
-        raise InputError(f"{config} is not DGL's description of a partition with part-{index}", EVERYWHERE)
     return {key: config.parent / value for key, value in entry.items() if isinstance(value, str)}
 
 
@@ -129,19 +125,20 @@ def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) 
         yield Finding("partition", FAIL, error.message, error.remedy)
         return
     manifest = dict[Path, tuple[int, str]]()  # size and SHA-256
-    with contextlib.suppress(*NO_MANIFEST):
+    with contextlib.suppress(OSError, InputError, LookupError, TypeError, AttributeError):  # of other tools
         listed = read_json(config.parent / "manifest.json", JsonObject)["files"]
         manifest = {config.parent / name: (file["bytes"], file["sha256"]) for name, file in listed.items()}
     sizes = {path: path.stat().st_size if path.is_file() else 0 for path in [config, *files.values()]}
+    pickled = files.get(GRAPHBOLT)  # DGL unpickles this file
     for path, size in sizes.items():
         expected, digest = manifest.get(path, (None, None))
-        problem = check_file(path, expected, digest if size <= CHECKSUM_BYTES else None)
-        if problem := problem or ("" if size else "is empty"):
+        digest = digest if size <= CHECKSUM_BYTES or path == pickled else None
+        if problem := check_file(path, expected, digest) or ("" if size else "is empty"):
             yield Finding("partition", FAIL, f"{path} {problem}", REPAIR)
             return
     checksums = "checksums right" if manifest else "no manifest.json with checksums"
     yield Finding("partition", OK, f"part {index}: {len(sizes)} files, {sum(sizes.values()) / 1e6:.1f} MB, {checksums}")
-    if (pickled := files.get(GRAPHBOLT)) and pickled not in manifest:
+    if pickled and pickled not in manifest:
         detail = f"manifest.json has no checksum of {pickled}; if GraphBolt is used, DGL unpickles it, which can run "
         yield Finding("partition format", OK, f"{detail}any code", "Use such a file only if you trust its author.")
     wanted = GRAPHBOLT if graphbolt else STRUCTURE

@@ -39,8 +39,7 @@ class RealMachines:
         python: Python on the machines, with tutorial_lib. (default: the path of this one)
         copy_to: Folder on the machines for copies of the data and for results, such as /scratch/job or '~/job'.
             (default: the machines share the partition and the run folder with this computer)
-        allow_public: Accept public addresses. DGL runs code that arrives on its ports, so use this only behind a
-            firewall.
+        allow_public: Accept public addresses. Only behind a firewall, because DGL runs code that its ports receive.
     """
 
     ip_config: Path = Path("ip_config.txt")
@@ -65,8 +64,7 @@ class Layout:
         emulate: Number of emulated machines.
         on: Name of running emulated machines (see machines start). --emulate N takes the first N of them.
         wire: Bandwidth of each emulated machine, such as 1gbit or 200mbit.
-        own_disks: Give each emulated machine a private, empty home, /tmp, data and run folder. The command copies the
-            data to the machines and the results back.
+        own_disks: Give each machine a private, empty home, /tmp, data and run folder, with copies of data and results.
         trainers: Trainers per machine.
         samplers: Sampler processes per trainer.
         servers: DGL servers per machine.

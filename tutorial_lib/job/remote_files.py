@@ -65,14 +65,19 @@ def read_delivery(run: Path) -> Delivery | None:
     return found
 
 
-def fetch_results(run: Path, say: Callable[[str], None], *, trust: bool) -> list[str]:
+def delivery_of(cluster: Backend, folder: str) -> Delivery:
+    return Delivery(folder, [(each.name, each.address) for each in cluster.machines], **(cluster.traits.reach or {}))
+
+
+def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None = None, *, trust: bool) -> list[str]:
     """Download all results that an interrupted run has left on its machines. Return the problems.
 
-    Unless ``trust``, this asks before it connects to the machines, because the run folder names them.
+    Unless the machines are those of ``cluster``, this asks before it connects to machines that the run folder names.
     """
     if (left := read_delivery(run)) is None:
         return []
-    check_trust(run / LIST, {name: value for name, value in asdict(left).items() if value}, trust=trust)
+    if cluster is None or left != delivery_of(cluster, left.folder):
+        check_trust(run / LIST, {name: value for name, value in asdict(left).items() if value}, trust=trust)
     machines = [Machine(*machine) for machine in left.machines]
     backend = SshBackend(machines, port=left.port, username=left.username, config=left.config)
     # The backend is not entered, because an unreachable machine would prevent the download from the others.
@@ -118,8 +123,7 @@ class RemoteFiles:
 
     def __enter__(self) -> "RemoteFiles":
         if self.cluster.traits.reach is not None:  # otherwise, no later command can reach the machines
-            machines = [(each.name, each.address) for each in self.cluster.machines]
-            write_json(self.run / LIST, asdict(Delivery(self.folder, machines, **self.cluster.traits.reach)))
+            write_json(self.run / LIST, asdict(delivery_of(self.cluster, self.folder)))
         for error in self._on_all(self._upload).values():
             if self.before is None:  # no process has run, so no machine has results
                 self._remove_folders()

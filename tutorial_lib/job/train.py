@@ -61,14 +61,16 @@ def run_distributed(
         partition = source.partition(_load(source, config, reporter), count, reporter.say)
     cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
     reporter.say(f"{count} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
-    check_data(config.task, partition.manifest["dataset"])
     manifest, parts, info = partition.manifest, partition.folder, partition.manifest["dataset"]
+    check_data(config.task, info)
+    if config.task == "link" and "edge_map.npy" not in manifest["files"]:
+        _ = partition.edge_map  # raises an error
     settings = {"dataset": info["name"], "data fingerprint": manifest["fingerprint"][:16], "machines": count}
     settings |= {"trainers": layout.trainers, "partition": manifest["files"]["node_map.npy"]["sha256"][:16]}
     settings |= config.to_dict()
     if keep.resume:
         with own_run_folder(out):  # the machines of a killed run can have a newer checkpoint
-            for problem in fetch_results(out, reporter.say, trust=keep.trust):
+            for problem in fetch_results(out, reporter.say, cluster, trust=keep.trust):
                 reporter.say(f"continuing without some results: {problem}")
     start, logs = time.time(), out / "logs"
     if logs.exists():  # the logs of earlier starts stay
