@@ -131,7 +131,7 @@ def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
 def test_settings_of_the_loader():
     with pytest.raises(InputError, match="--loader fast"):
         check_loader("fast", 0, "1GB")
-    with pytest.raises(InputError, match="--loader pipeline with --samplers 2 is not possible"):
+    with pytest.raises(InputError, match="--loader pipeline with --samplers 2 and --task node is not possible"):
         check_loader("pipeline", 2, "1GB")
     assert (check_loader("auto", 2, "0"), check_loader("pipeline", 0, "1.5MB")) == (0, 1_500_000)
 

@@ -134,8 +134,7 @@ def run_single(
 
     reporter.epochs, out = config.epochs, out.absolute()
     placement, dataset = choose_device(device), _load(source, config, reporter)
-    _ = dataset.graph  # this process needs the whole graph
-    start = time.time()  # as in a distributed run, the time begins when the data are in memory
+    _, start = dataset.graph, time.time()  # as in a distributed run, the time begins when the graph is in memory
     settings = {"dataset": dataset.name, "data fingerprint": dataset.fingerprint()[:16], "machines": 1, "trainers": 1}
     settings |= {"partition": "single process", **config.to_dict()}
     with open_run(out, reporter, keep, settings) as log:
@@ -186,5 +185,6 @@ def _write_result(
     }
     write_json(out / "result.json", result)
     if ids is not None and (out / "predictions.npy").exists():
-        write_named_predictions(out, ids, about["dataset_info"].get("class_names", []))
+        classes = about["dataset_info"].get("class_names", []) if result["score"] == "accuracy" else []
+        write_named_predictions(out, ids, classes)
     return result

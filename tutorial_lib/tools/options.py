@@ -99,7 +99,8 @@ def complete_config(
         message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
         raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors)")
     hops = tuple(map(int, fanouts.split(",")))
-    return replace(config, seed=seed, fanouts=hops, cache=check_loader(config.loader, samplers, cache))
+    cache_bytes = check_loader(config.loader, samplers, cache, config.task)
+    return replace(config, seed=seed, fanouts=hops, cache=cache_bytes)
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., object], BoundArguments, JsonObject]:

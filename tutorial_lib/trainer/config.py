@@ -71,9 +71,9 @@ class TrainConfig:
             return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout)
 
 
-def check_loader(loader: str, samplers: int, cache: str) -> int:
+def check_loader(loader: str, samplers: int, cache: str, task: str = "node") -> int:
     """Return the bytes of ``cache`` ("256MB", "0"), or raise an InputError for a loader that is not possible."""
-    if loader not in ("auto", "dgl", "pipeline") or (loader == "pipeline" and samplers):
-        remedy = "Use --loader auto, dgl or, without sampler processes, pipeline."
-        raise InputError(f"--loader {loader} with --samplers {samplers} is not possible", remedy)
+    if loader not in ("auto", "dgl", "pipeline") or (loader == "pipeline" and (samplers or task != "node")):
+        remedy = "Use --loader auto, dgl or, for --task node without sampler processes, pipeline."
+        raise InputError(f"--loader {loader} with --samplers {samplers} and --task {task} is not possible", remedy)
     return 0 if cache.strip() == "0" else parse_memory(cache)
