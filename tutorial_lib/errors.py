@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 
 def ask(question: str) -> bool:
-    """Return whether the person at the terminal agrees. If there is no person, the answer is no."""
+    """Return whether the user at the terminal agrees. Without a terminal, the answer is no."""
     in_notebook = "JPY_PARENT_PID" in os.environ  # a kernel inherits a terminal that its user cannot type into
     if not in_notebook and sys.stdin.isatty() and sys.stdout.isatty():
         with contextlib.suppress(EOFError):
@@ -61,7 +61,7 @@ def ask(question: str) -> bool:
 
 
 def check_trust(where: object, values: Mapping[str, object], *, trust: bool) -> None:
-    """Ask before a command uses values from a file of a stranger. An InputError reports that nobody agreed."""
+    """Ask before a command uses values from a file that another user may have written. A refusal is an InputError."""
     if trust or not values:
         return
     shown = printable(", ".join(f"{name} {value}" for name, value in values.items())).replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Files that other processes see either whole or not at all, and locks of folders."""
+"""Atomic writes of files, and locks of folders."""
 
 import contextlib
 import errno
@@ -133,7 +133,7 @@ def lock_folder(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
     try:
         if (locked := try_lock(handle)) is False:
             holder = lock_holder(folder)
-            remedy = "If this process does nothing any more, end it; or use another folder."
+            remedy = "If this process is idle, stop it. Otherwise use another folder."
             for _ in attempts(f"{holder}, which is writing to {folder}", seconds, remedy=remedy):
                 if (locked := try_lock(handle)) is not False:
                     break
@@ -153,5 +153,5 @@ def parse_memory(value: str) -> int:
     unit = 1024 if found and found[3] else 1000
     size = int(float(found[1]) * unit ** " KMGT".index((found[2] or " ").upper())) if found else 0
     if size == 0:
-        raise InputError(f"{value!r} is not an amount of memory", "Write it like 12GB, 1.5GiB or 800MB.")
+        raise InputError(f"{value!r} is not an amount of memory", "Write for example 12GB, 1.5GiB or 800MB.")
     return size

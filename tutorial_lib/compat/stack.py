@@ -37,7 +37,7 @@ def problem(dgl_path: Iterable[str]) -> str | None:
         return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, and this is torch {torch}"
     if any(Path(folder, "datapipes").is_dir() for folder in folders_of("torchdata")):
         return None
-    return "dgl.graphbolt needs torchdata.datapipes, which torchdata has before 0.10 (the course pins 0.7.1)"
+    return "dgl.graphbolt needs torchdata.datapipes, which torchdata 0.10 removed (the course pins 0.7.1)"
 
 
 class MissingGraphBolt(ModuleType):

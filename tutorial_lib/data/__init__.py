@@ -27,11 +27,11 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
         raise InputError(f"{name}: seed is {seed}, expected 0 to {2**32 - 1}")
     largest = 8.0 if name == "synthetic-products" else 1.0
     if name in GENERATED and not SMALLEST_SCALE <= scale <= largest:
-        remedy = "At 1.0 it has the size of ogbn-products or ogbn-mag. 0.04 is made for a laptop."
+        remedy = "At 1.0 it has the size of ogbn-products or ogbn-mag. 0.04 suits a laptop."
         raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
     if name not in NAMES and not os.path.exists(os.path.expanduser(name)):
         meant = "".join(f"Did you mean {near}? " for near in get_close_matches(name, NAMES, 1))
-        text = f"{meant}Known are {', '.join(NAMES)}, and the path of a graph of your own (docs/own-graph.md)."
+        text = f"{meant}Use {', '.join(NAMES)}, or the path of your graph (docs/own-graph.md)."
         raise InputError(f"unknown data set {name[:200]!r}", text)
 
 

@@ -198,7 +198,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
         low, high = feat.aminmax(dim=1)
         if (bad := ~(low.isfinite() & high.isfinite())).any():
             text = f"in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.int().argmax())}"
-            remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). float32 ends at 3.4e38."
+            remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). The largest float32 is 3.4e38."
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
     release_pages(graph)
     if unused := [key for key, count in dataset.split_counts().items() if count == 0]:

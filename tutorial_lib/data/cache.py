@@ -40,7 +40,7 @@ def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool)
         return
     steps = f"""{name} is a download of {facts}.
 With a network: allow the download (download=True; command line: --download).
-Without: download {url} elsewhere, copy it to {archive} and run the same command again."""
+Without a network: download {url} elsewhere, copy it to {archive} and run the same command again."""
     if not download:
         raise InputError(f"{name} is not in {archive.parent}", steps)
     try:
@@ -72,7 +72,7 @@ def load_generated(root: Path, name: str, version: int, scale: float, seed: int,
     if (found := read_cache(folder)) is not None:
         return found
     if scale > QUIET_SCALE:
-        to_stderr(f"{name}: generating it at scale {scale:g}")
+        to_stderr(f"generating {name} at scale {scale:g}")
     arrays, named = Arrays(), draw(scale, seed)
     try:
         with sibling_folder(folder) as temporary:

@@ -103,13 +103,13 @@ def _check_types(path: Path, files: GraphFiles) -> str:
     for name in {*files.nodes, *(name for _, name, _ in files.edges)}:  # also names of files and of torch modules
         if not re.fullmatch(r"[\w-]+", name) or hasattr(torch.nn.ModuleDict, name):
             text = f"{path}: a type cannot be called {name!r}"
-            raise InputError(text, "Use letters, digits, - and _, and no word that torch uses, like items or type.")
+            raise InputError(text, "Use letters, digits, - and _, and no attribute of torch modules, such as type.")
     labeled = [kind for kind, nodes in files.nodes.items() if "label" in nodes.arrays]
     if files.target is None and len(labeled) < 2:
         return (labeled or [*files.nodes])[0]
     if files.target not in labeled:
         text = f"target is {files.target}, expected one type of nodes with labels: {', '.join(labeled) or 'none'}"
-        remedy = "Name the type to classify as target in graph.yaml, or leave the labels of one type."
+        remedy = "Set target in graph.yaml to the type to classify, or keep the labels of only one type."
         raise InputError(f"{path}: {text}", remedy)
     return files.target
 
@@ -182,7 +182,7 @@ def _ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Ids:
         high = max(pc.max(column).as_py() for column in columns)
         if high > SPARSE_IDS * sum(map(len, columns)):
             text = f"{folder}: IDs run from 0 to {high}, and nearly all of these nodes have no edge"
-            raise InputError(text, "List the nodes that there are in nodes.csv, in a column id.")
+            raise InputError(text, "List the existing nodes in nodes.csv, in a column named id.")
         return range(high + 1)
     values = [column.dictionary if pa.types.is_dictionary(column.type) else pc.unique(column) for column in columns]
     ids = pc.unique(pa.concat_arrays([each.cast(pa.int64() if whole else pa.string()) for each in values]))
@@ -259,7 +259,7 @@ def _read_dgl_file(path: Path) -> GraphFiles:
     try:
         (graph,), _ = dgl.load_graphs(str(path))
     except (dgl.DGLError, ValueError):
-        remedy = "Save one graph with dgl.save_graphs. Tables belong into a folder, as edges.csv and nodes.csv."
+        remedy = "Save one graph with dgl.save_graphs. Put tables into a folder, as edges.csv and nodes.csv."
         raise InputError(f"{path}: no file with one DGL graph, or damaged", remedy) from None
     graph = graph.long()
     nodes = {kind: Nodes(path, range(graph.num_nodes(kind)), _arrays(graph.nodes[kind].data)) for kind in graph.ntypes}

@@ -38,7 +38,7 @@ def row_name(path: Path, row: int) -> str:
 def find_one_file(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
     found = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
     if len(found) > 1:
-        raise InputError(f"{folder} has {' and '.join(path.name for path in found)}", "Leave one of them.")
+        raise InputError(f"{folder} has {' and '.join(path.name for path in found)}", "Keep only one of them.")
     return found[0] if found else None
 
 
@@ -79,7 +79,7 @@ def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.A
                 size += arrays[-1].nbytes
             rows += len(batch)
             if size > psutil.virtual_memory().available:  # the tensors of the table will need about the same memory
-                raise ValueError("the content does not fit in memory. Leave rows or columns out")
+                raise ValueError("the content does not fit in memory. Remove rows or columns")
         if not rows:
             raise ValueError("there is no row in it")
         return {name: pa.concat_arrays(arrays) if arrays[1:] else arrays[0] for name, arrays in found.items()}
@@ -176,7 +176,7 @@ def read_nodes(path: Path) -> Nodes:
 def _read_node_table(file: Path, nodes: Nodes) -> None:
     names = read_column_names(file)
     if "id" not in names:
-        raise InputError(f"{file} has the columns {', '.join(names)}", "One of them has to be id.")
+        raise InputError(f"{file} has the columns {', '.join(names)}", "One column must be named id.")
     table = read_table(file, names, ["id"])
     ids, label, split = table.pop("id"), table.pop("label", None), table.pop("split", None)
     nodes.ids = ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids

@@ -27,7 +27,7 @@ SHM_PATTERNS = [
 ]
 STRUCTURE, GRAPHBOLT = "part_graph", "part_graph_graphbolt"
 EVERYWHERE = "The path must exist on every machine. Partition again: python -m tutorial_lib partition"
-REPAIR = "Copy the file again from where it was made and compare sha256sum, or partition again into a new folder."
+REPAIR = "Copy the file again from its source and compare sha256sum, or partition again into a new folder."
 CHECKSUM_BYTES = 1 << 30  # the checksum of a larger file would take too long
 
 
@@ -136,7 +136,7 @@ def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) 
         if problem := check_file(path, expected, digest) or ("" if size else "is empty"):
             yield Finding("partition", FAIL, f"{path} {problem}", REPAIR)
             return
-    checksums = "checksums right" if manifest else "no manifest.json with checksums"
+    checksums = "checksums correct" if manifest else "no manifest.json with checksums"
     yield Finding("partition", OK, f"part {index}: {len(sizes)} files, {sum(sizes.values()) / 1e6:.1f} MB, {checksums}")
     if pickled and pickled not in manifest:
         detail = f"manifest.json has no checksum of {pickled}; if GraphBolt is used, DGL unpickles it, which can run "

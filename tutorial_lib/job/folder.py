@@ -26,10 +26,10 @@ class Continuation:
     """Whether a run continues from a checkpoint, and how it saves its state.
 
     Attributes:
-        resume: continue the run in --out from its last complete checkpoint.
-        every: epochs between two checkpoints.
+        resume: Continue the run in --out from its last complete checkpoint.
+        every: Epochs between two checkpoints.
         options: options of the command, which a later --resume repeats, or None without a command.
-        trust: with --resume, use the programs, machines and files that the run folder names, without a question.
+        trust: With --resume, do not ask before using the programs, machines and files that the run folder names.
     """
 
     resume: bool = False
@@ -51,7 +51,7 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
         remedy = "Start a new run without --resume. With --copy_to, first fetch: python -m tutorial_lib fetch RUN"
         raise InputError(f"--resume: no checkpoint in {out / 'checkpoint'}", remedy)
     if not resume and out.exists() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty", "Choose another folder, or remove this one yourself.")
+        raise InputError(f"--out {out} is not empty", "Choose another folder, or delete this one.")
     return out
 
 
@@ -59,7 +59,7 @@ def check_right_to_write(out: Path) -> None:
     """Raise an InputError if a folder cannot be made or written, or if a run would write through links in it."""
     found = next(folder for folder in [out, *out.parents] if folder.exists())
     if not (found.is_dir() and os.access(found, os.W_OK | os.X_OK)):
-        raise InputError(f"--out {out}: {found} is not a folder that you may write to", "Give one of your own.")
+        raise InputError(f"--out {out}: {found} is not a folder that you may write to", "Choose another folder.")
     for path in out.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise InputError(f"{path} is a link, a pipe or a device", "Remove it, or use another --out.")

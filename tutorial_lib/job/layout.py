@@ -34,9 +34,9 @@ class RealMachines:
     Attributes:
         ip_config: File with one line 'address [port]' for each machine.
         ssh_port: Port of the ssh servers. (default: from your ssh configuration)
-        ssh_username: Login on the machines. (default: from your ssh configuration)
+        ssh_username: User name on the machines. (default: from your ssh configuration)
         ssh_config: Configuration file of ssh. (default: ~/.ssh/config)
-        python: Python on the machines, with tutorial_lib. (default: the path of this one)
+        python: Python on the machines, with tutorial_lib. (default: the path of this Python)
         copy_to: Folder on the machines for copies of the data and for results, such as /scratch/job or '~/job'.
             (default: the machines share the partition and the run folder with this computer)
         allow_public: Accept public addresses. Only behind a firewall, because DGL runs code that its ports receive.
@@ -52,8 +52,8 @@ class RealMachines:
 
     def __post_init__(self) -> None:
         if self.copy_to is not None and not re.match("/|~/|~$", self.copy_to):
-            message = f"--copy_to {self.copy_to}: give an absolute path, or one from your home on the machines"
-            raise InputError(message, "For example /scratch/job or '~/job', in quotes. Your shell would replace the ~.")
+            message = f"--copy_to {self.copy_to}: expected an absolute path, or a path that begins with ~/"
+            raise InputError(message, "Write /scratch/job or '~/job'. Without quotes, your shell replaces the ~.")
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class LaunchRequest(Layout):
 
     Attributes:
         command: The user's command. A single string may use the syntax of the shell.
-        workspace: Working directory of every process. The paths of --part_config and --ip_config start here.
+        workspace: Working directory of every process. --part_config and --ip_config are relative to it.
         part_config: DGL's partition description (JSON). Without it, the job has no DGL servers, only
             ranks of torch.distributed.
         ip_config: Address file that the script reads. Its machines are reached over ssh. With --emulate and
@@ -209,7 +209,7 @@ def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
     addresses = [machine.address for machine in machines]
     if path.exists() and [machine.address for machine in read_ip_config(path)] != addresses:
         message = f"{path} lists other machines than {', '.join(addresses)}"
-        raise InputError(message, "Name a file that does not exist yet with --ip_config. It is written.")
+        raise InputError(message, "Pass --ip_config with a file that does not exist yet. launch writes it.")
     write_ip_config(path, machines)
 
 

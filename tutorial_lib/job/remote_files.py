@@ -104,7 +104,7 @@ class RemoteFiles:
             if Path(path).is_relative_to(source):
                 return os.path.normpath(f"{target}/{Path(path).relative_to(source)}")
         remedy = "Move it there, choose a larger --workspace, or omit --copy_to or --own-disks."
-        raise InputError(f"{path} is not inside {self.uploads[-1][0]}, which the machines get", remedy)
+        raise InputError(f"{path} is not in {self.uploads[-1][0]}, which is copied to the machines", remedy)
 
     def on_event(self, event: Event) -> None:
         """Forward an event of the job, and download the checkpoint that it reports."""

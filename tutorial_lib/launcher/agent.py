@@ -29,9 +29,9 @@ from tutorial_lib.launcher.shm import lock_shm
 PR_SET_CHILD_SUBREAPER = 36
 HEARTBEAT_SECONDS, FLUSH_SECONDS = 2.0, 3.0
 # Idle servers, trainers and samplers were measured at 0.2 % of a core each.
-BUSY_SECONDS, BUSY_BYTES = 0.1, 20_000  # of computing, and sent, by all processes between two heartbeats
+BUSY_SECONDS, BUSY_BYTES = 0.1, 20_000  # CPU time and sent bytes of all processes between two heartbeats
 PREPARE_SECONDS, START_SECONDS = 12 * 3600.0, 300.0  # copies to the machines, and the checks of other machines
-MOST_WAITING = 8 << 20  # bytes for a coordinator that does not read. Further events stay in files
+MOST_WAITING = 8 << 20  # bytes queued for a coordinator that does not read. Further events stay in files
 
 
 @dataclass
@@ -227,7 +227,7 @@ class Agent:
                 self._report("serving", role=role.name)
 
     def _forward_events(self, *, flush: bool = False) -> None:
-        """Forward new events and output of the ranks, but without ``flush`` not to a coordinator that does not read."""
+        """Forward new events and output of the ranks. Without ``flush``, pause while the coordinator does not read."""
         while (flush or len(self.link.waiting) <= MOST_WAITING) and (events := self.files.events()):
             for event in events:
                 self.link.put(msg.Report(event))

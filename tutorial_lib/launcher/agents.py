@@ -23,7 +23,7 @@ from tutorial_lib.launcher.logs import tail
 START_SECONDS, CHECK_SECONDS, CLEAN_SECONDS, STOP_SECONDS = 60.0, 60.0, 5.0, 5.0  # some nodes must wake up to start
 CLOCK_SECONDS = 5.0  # with a larger difference of clocks, logs and events cannot be put in order
 REINSTALL = "Install the same requirements.lock and the same tutorial_lib on every machine."
-SYNCHRONIZE = "Logs and events could not be put in order. Synchronize: sudo timedatectl set-ntp true"
+SYNCHRONIZE = "Logs and events need synchronized clocks: sudo timedatectl set-ntp true"
 Kind = TypeVar("Kind", bound=msg.Message)
 
 
@@ -89,19 +89,19 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                         found[index] = message
         except WaitedTooLong:
             silent = min(set(range(len(self.processes))) - found.keys())
-            raise self._not_started(silent, [], f"no answer within {seconds:g} s") from None
+            raise self._not_started(silent, tail(self._log(silent))[-5:], f"no answer within {seconds:g} s") from None
         return [found[index] for index in sorted(found)]
 
     def _not_started(self, index: int, lines: list[str], problem: str = "") -> InputError:
         machine, last = self.backend.machines[index], lines[-1] if lines else ""
-        remedy = "\n".join([*lines[:-1], self.backend.remedy(machine, last)]).strip()
+        remedy = "\n".join([*(lines if problem else lines[:-1]), self.backend.remedy(machine, last)]).strip()
         return InputError(f"{self.backend.traits.place.format(machine)}: {problem or last}", remedy)
 
     def prepare(self, spec: JobSpec) -> Findings:
         """Send a job to the agents, and return the results of their checks. ``spec`` has the paths of the machines."""
         for index, link in enumerate(self._links):
             link.put(msg.Prepare(spec, index))
-        answers, findings = self._collect(msg.Checked, "the machines to check themselves", CHECK_SECONDS), Findings()
+        answers, findings = self._collect(msg.Checked, "the checks of the machines", CHECK_SECONDS), Findings()
         first, wanted = spec.machines[0].name, answers[0].versions
         for index, answer in enumerate(answers):
             name, ahead, versions = spec.machines[index].name, self.ahead[index], answer.versions
@@ -120,9 +120,9 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             link.put(message)
 
     def receive(self, seconds: float) -> Iterator[tuple[int, msg.Message]]:
-        """Yield machine and message of all messages, at least one if it arrives in time. Send queued messages before.
+        """Send queued messages, wait at most ``seconds`` for answers, and yield each with the index of its machine.
 
-        An agent that ends without ``Done`` has ``Failed``. The next call yields the messages that the caller left.
+        For an agent that ends without ``Done``, yield ``Failed``. The next call yields messages that the caller left.
         """
         for link in self._links:
             link.push()

@@ -61,12 +61,12 @@ def check_ports(spec: JobSpec, index: int) -> Finding:
     if index == 0 and spec.master_port:
         wanted[spec.master_port] = "the meeting point of the ranks"
     sockets = [found for found in psutil.net_connections("tcp") if found.status == psutil.CONN_LISTEN]
-    owners = {found.laddr.port: found.pid or "of another user" for found in sockets if found.laddr}
+    owners = {s.laddr.port: f"process {s.pid}" if s.pid else "another user" for s in sockets if s.laddr}
     problems = [f"{number} is above 65535" for number in wanted if number > 65535]
     for number in sorted(wanted.keys() & owners.keys()):
-        problems.append(f"{number} ({wanted[number]}) is taken by process {owners[number]}")
+        problems.append(f"{number} ({wanted[number]}) is taken by {owners[number]}")
     detail = "; ".join(problems) or (f"{', '.join(map(str, wanted))} free" if wanted else "none needed")
-    return verdict(not problems, "ports", detail, "Stop this process, wait for its end, or choose other ports.")
+    return verdict(not problems, "ports", detail, "Stop this process, wait until it ends, or choose other ports.")
 
 
 def check_shm(spec: JobSpec, _index: int) -> Finding:
@@ -74,7 +74,7 @@ def check_shm(spec: JobSpec, _index: int) -> Finding:
     try:
         removed = clean_leftovers(spec.shm_patterns, DYING_SECONDS)
     except WaitedTooLong as error:
-        remedy = "Wait for its end, or use --emulate N: each emulated machine has its own /dev/shm."
+        remedy = "Wait until it ends, or use --emulate N. Each emulated machine has a separate /dev/shm."
         return Finding("leftovers", FAIL, f"another job is running on this machine: {error.message}", remedy)
     if files := [f"'{SHM / name}'" for name in job_files(spec.shm_patterns)]:
         detail = f"/dev/shm holds {len(files)} files of another job"

@@ -88,7 +88,7 @@ class Coordinator:
             self._wait_for_ranks()
             self._event("stage", stage="leaving")
             if not self._take_until(lambda: not self._missing([DONE]), self.limits.leaving):
-                self._warn(f"the servers had not left {self.limits.leaving:g} s after the trainers; they were stopped")
+                self._warn(f"the servers had not ended {self.limits.leaving:g} s after the trainers and were stopped")
         except JobFailed as first:
             cause = self._find_cause(first)
             self._write_failure(f"error: {cause.message}\nlog: {cause.log}\n")
@@ -137,7 +137,7 @@ class Coordinator:
             if self._finish_by == math.inf:
                 raise
             if self._unsaved:
-                self._warn(f"no checkpoint of this moment: {failed.message}")
+                self._warn(f"no checkpoint in the middle of the epoch: {failed.message}")
         if self._finish_by < math.inf and not any(event["kind"] == "evaluation" for event in self.events):
             sys.exit(128 + signal.SIGTERM)
         self._finish_by = math.inf  # all was done in time
@@ -186,7 +186,7 @@ class Coordinator:
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > self._finish_by:
-                raise WaitedTooLong(f"the ranks had not saved {self.limits.finishing:g} s later")
+                raise WaitedTooLong(f"the ranks did not save within {self.limits.finishing:g} s")
             if (left := deadline - time.monotonic()) <= 0:
                 return False
             for index, message in self.agents.receive(min(left, 0.2)):

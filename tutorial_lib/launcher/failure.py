@@ -13,7 +13,7 @@ from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_na
 from tutorial_lib.launcher.logs import tail as tail_of
 from tutorial_lib.launcher.watch import Stack
 
-# Messages of a process that has lost another one: a peer, the coordinator, or its sampler (EOFError on a pipe). gloo
+# Messages of a process that has lost its connection to a peer, the coordinator or its sampler (EOFError). gloo
 # and torch's store raise a RuntimeError or a DistError, and DGL a DGLError. A user's ValueError("refused") is a cause.
 # An aborted trainer may have lost its server, because DGL's C++ threads end the process before Python can raise.
 _CONSEQUENCE = re.compile(
@@ -35,7 +35,7 @@ class JobFailed(JobError):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the process has only lost another one."""
+        """Whether the process failed only because another process ended first."""
         return bool(_CONSEQUENCE.search(self.message))
 
 

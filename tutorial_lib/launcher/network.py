@@ -57,5 +57,5 @@ class SilentPeers:
 
 
 def bytes_sent(interface: str) -> int:
-    """Return the bytes that have left this machine through a network interface. Those of loopback stay here."""
+    """Return the bytes that have left this machine through a network interface. Loopback traffic counts as 0."""
     return 0 if interface == "lo" else psutil.net_io_counters(pernic=True)[interface].bytes_sent

@@ -84,7 +84,7 @@ class Forkserver:
         self._link.put({"role": role, "index": index, "env": env, "log": str(log)})
 
     def started(self) -> Iterator[tuple[str, int, int]]:
-        """Yield role, index and PID of the processes forked since the last call. They send it before they work."""
+        """Yield role, index and PID of the processes forked since the last call. They send their PID first."""
         self._link.push()
         with contextlib.suppress(EOFError, ConnectionError):
             for message in self._link.receive():

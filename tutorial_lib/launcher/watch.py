@@ -110,12 +110,12 @@ class MachineHealth:
         return [(member, code) for member, code in codes if code not in (0, -signal.SIGTERM)]
 
     def out_of_memory(self, code: int | None) -> bool:
-        """Return whether the kernel killed some process for want of memory in the ten seconds before a SIGKILL."""
+        """Return whether the kernel killed a process for lack of memory in the ten seconds before a SIGKILL."""
         return code in (-signal.SIGKILL, 128 + signal.SIGKILL) and memory_kills() > self._kills[0]  # 137: of a shell
 
 
 def memory_kills() -> int:
-    """Return how many processes the kernel has killed for want of memory since it started, or 0 if it does not tell."""
+    """Return how many processes the kernel has killed for lack of memory since boot, or 0 if this is unknown."""
     found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE)
     return int(found[1]) if found else 0
 

@@ -1,1 +1,1 @@
-"""GraphSAGE and R-GCN on message-flow graphs. The models know neither machines nor tasks."""
+"""GraphSAGE and R-GCN on message-flow graphs. The models do not depend on machines or tasks."""

@@ -1,4 +1,4 @@
-"""GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, 2017) in plain torch. The device needs no DGL build."""
+"""GraphSAGE with mean aggregation (Hamilton, Ying and Leskovec, 2017) in plain torch. A CPU build of DGL suffices."""
 
 from dataclasses import dataclass
 from itertools import pairwise

@@ -24,7 +24,7 @@ IdMap = np.ndarray | dict[str, np.ndarray]  # for each type if there are several
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What the cut costs. The lists have an entry for each part."""
+    """Sizes and edge cut of a partition. The lists have an entry for each part."""
 
     parts: int
     method: str

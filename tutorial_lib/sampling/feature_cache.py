@@ -72,7 +72,7 @@ class FeatureCache:
         self._announced.append((once[(slots < 0) | (slots >= self.first)], ids, len(once)))
 
     def request(self) -> None:
-        """Send for the missing rows of the first announced batch. No row moves until the next call of ``slots``."""
+        """Request the missing rows of the first announced batch. No row moves until the next call of ``slots``."""
         moves = self._evict()
         remote, ids, rows = self._announced.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
@@ -129,7 +129,7 @@ class FeatureCache:
         return self.read(self.slots(ids))
 
     def cancel(self) -> None:
-        """Forget the announced batches. Requested rows are waited for."""
+        """Discard the announced batches, and wait for the requested rows."""
         while self._requests:
             self.slots()
         self._announced.clear()

@@ -31,7 +31,7 @@ TASKS = {  # the first is the default
 def check_task(name: str) -> None:
     """Raise an InputError unless there is such a task."""
     if name not in TASKS:
-        raise InputError(f"there is no task {name!r}", f"Known: {', '.join(TASKS)}.")
+        raise InputError(f"unknown task {name!r}", f"Use one of {', '.join(TASKS)}.")
 
 
 def check_data(name: str, facts: Mapping[str, object]) -> None:

@@ -136,7 +136,7 @@ class Task(ABC, Generic[BatchType, Inputs]):
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         if shard.placement.on_gpu and not self.on_gpu:
-            raise InputError(f"--task {self.name} computes on the CPU", "Take --device cpu.")
+            raise InputError(f"--task {self.name} runs only on the CPU", "Use --device cpu.")
         self.shard, self.config, self.placement = shard, config, shard.placement
 
     @abstractmethod

@@ -32,7 +32,7 @@ def explain(paths: Annotated[list[Path], about("Log files, or the folder of a ru
         print(printable(f"{failure['name']}\n  {place}{more}\n    {failure['text']}"))
         print(f"  means: {failure['means']}\n  look:  {failure['look']}\n  lesson: {failure['lesson']:02d}\n")
     if not found:
-        remedy = "docs/debugging.md goes from symptoms to first commands."
+        remedy = "docs/debugging.md lists the first command for each symptom."
         raise JobError(f"unknown: nothing in {logs[0]} is a failure that this command knows", remedy)
 
 
@@ -101,7 +101,7 @@ def trace(
         with replace_file(out) as file:  # does not follow a link in the folder of another user
             file.write(json.dumps({"traceEvents": found}, allow_nan=False).encode())
     except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}", "RUN is the folder of a run.") from None
+        raise InputError(f"{error.filename}: {error.strerror}", "RUN must be a run folder.") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path} is damaged: an event has wrong fields", "Remove the damaged lines.") from None
     for name, ahead in offsets.items():
@@ -141,7 +141,7 @@ def fetch(
     run: Annotated[Path, about("Run folder of a job that was started with --copy_to.")],
     /,
     *,
-    trust: Annotated[bool, about("Connect to the machines that the folder names, without a question.")] = False,
+    trust: Annotated[bool, about("Do not ask before connecting to the machines that the folder names.")] = False,
 ) -> None:
     """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
     run = run.absolute()

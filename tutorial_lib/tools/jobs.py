@@ -92,7 +92,7 @@ def finale(
     ssh: cli.OverSsh = None,
     full: Annotated[bool, about("Train on the whole graph with the recipe of the published accuracies.")] = False,
     out: cli.OutOption = None,
-    yes: Annotated[bool, about("Start a large run without a question.")] = False,
+    yes: Annotated[bool, about("Start a large run without asking.")] = False,
     given: cli.Given,
 ) -> None:
     """Load and partition the data, check the machines, train, and check the predictions.
@@ -126,7 +126,7 @@ def finale(
 
 
 def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: int, *, yes: bool) -> None:
-    """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than there is."""
+    """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than is available."""
     together = not (layout.slurm or layout.real)
     counts = {"machines": machines, "trainers": layout.trainers, "cores": len(os.sched_getaffinity(0))}
     job = Job(**job_sizes(source), **counts, config=config, together=together)

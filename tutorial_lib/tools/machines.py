@@ -1,4 +1,4 @@
-"""``machines``: emulated machines that stay. ``on``: a command on one of them, as with ssh."""
+"""``machines`` manages persistent emulated machines. ``on`` runs a command on one of them, like ssh."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
 from tutorial_lib.tools.options import PROGRAM, JsonOption, about, app
 
-machines_app = App(name="machines", help="Emulated machines that stay, for any program: start, use, stop.")
+machines_app = App(name="machines", help="Start, use and stop persistent emulated machines.")
 app.command(machines_app)
 NameOption = Annotated[str | None, about(f"Name of the set. (default: the only one, or {DEFAULT_NAME})")]
 RateArgument = Annotated[str, about("1gbit, 200mbit or unshaped")]
@@ -31,11 +31,11 @@ def start(
     wire: Annotated[str | None, about("Bandwidth of each machine: 1gbit, 200mbit. (default: no limit)")] = None,
     shm: Annotated[str | None, about("Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
     name: Annotated[str, about("Name of the set, if there are several sets.")] = DEFAULT_NAME,
-    ttl: Annotated[str, about("Time until they stop by themselves: 30m, 8h, 2d.")] = "8h",
-    ssh: Annotated[bool, about("Start an ssh server on each, and print the configuration for ssh.")] = False,
-    own_disks: Annotated[bool, about("Give each a private, empty home, /tmp and data.")] = False,
+    ttl: Annotated[str, about("Lifetime of the machines, such as 30m, 8h or 2d.")] = "8h",
+    ssh: Annotated[bool, about("Start an ssh server on each machine, and print the ssh configuration.")] = False,
+    own_disks: Annotated[bool, about("Give each machine a private, empty home, /tmp and data folder.")] = False,
 ) -> None:
-    """Start machines that stay until you stop them, or for --ttl."""
+    """Start machines that run until you stop them or --ttl expires."""
     found = persistent.start_machines(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
@@ -108,7 +108,7 @@ def on(
     *command: Annotated[str, about("The command and its arguments. (default: a shell)")],
     name: NameOption = None,
 ) -> None:
-    """Run a command on a machine started with machines start, as ssh would: input, output, signals, exit code.
+    """Run a command on a persistent machine, as ssh would, with its input, output, signals and exit code.
 
     With all, the command runs on all machines at the same time, without input.
     """

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from inspect import BoundArguments
 from pathlib import Path
@@ -27,7 +27,7 @@ NO_OPTIONS = "real options command dropout eval_batch_size sampling_threads nega
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 
 PLACES = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # options that choose the machines
-OF_SSH = {"ip_config", "ssh_port", "ssh_username", "ssh_config", "remote_python", "copy_to", "allow_public_addresses"}
+OF_SSH = {NAMES.get(each.name, each.name) for each in fields(RealMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*OF_SSH, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
@@ -40,8 +40,8 @@ def about(text: str, group: str | None = None, **more: Any) -> Parameter:
 
 
 Given = Annotated[JsonObject, Parameter(parse=False)]  # the options of the command line and of options.json
-MachinesOption = Annotated[int | None, about("1: this computer alone, without namespaces.", "Machines")]
-FanoutsOption = Annotated[str, about("Neighbors per hop; -1: all.", "Training", allow_leading_hyphen=True)]
+MachinesOption = Annotated[int | None, about("Use 1 to run on this computer alone, without namespaces.", "Machines")]
+FanoutsOption = Annotated[str, about("Neighbors per hop. -1 takes all.", "Training", allow_leading_hyphen=True)]
 CacheOption = Annotated[str, about("Memory of a trainer for rows and adjacency of other machines.", "Training")]
 OutOption = Annotated[Path | None, about("Run folder. It must be new, except with --resume.")]
 JsonOption = Annotated[bool, about("Print JSON for a program to read.", name="--json")]
@@ -49,7 +49,7 @@ app = App(
     name=PROGRAM,
     help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.\n\n"
     "Begin with train --emulate 2 (two machines, about a minute), or with machines start 2 and on machine-0. "
-    "doctor --emulate 2 reports missing requirements of this computer. The lessons: make lab.",
+    "doctor --emulate 2 reports missing requirements of this computer. make lab opens the lessons.",
     help_flags="--help",
     help_format="markdown",
     version_flags=(),
@@ -136,7 +136,7 @@ def end_options(words: Sequence[str]) -> list[str]:
 def run_command(words: Sequence[str]) -> None:
     """Run a command line. With ``--resume``, the options of the earlier start are added to it.
 
-    Options that are given again replace the earlier ones, and a place replaces the earlier place with its options.
+    Options that are given again replace the earlier ones, and new machines replace the earlier ones and their options.
     Values that could run programs are used only with ``--trust`` or after a question.
     """
     command, bound, given = parse(words)

@@ -39,26 +39,26 @@ PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 3
 class Job:
     """A job that trains GraphSAGE on a graph with one type of nodes, on CPUs."""
 
-    nodes: Annotated[int, about("Number of nodes, without a data set.")] = 0
+    nodes: Annotated[int, about("Number of nodes, instead of --dataset.")] = 0
     edges: Annotated[int, about("Number of edges. Both directions of an edge count.")] = 0
     width: Annotated[int, about("Number of features of a node.", name="--feature-width")] = 100
     classes: Annotated[int, about("Number of classes.")] = 47
-    train: Annotated[int, about("Number of training nodes. 0: 10 % of all nodes.", name="--train-nodes")] = 0
+    train: Annotated[int, about("Number of training nodes. 0 means 10 % of all nodes.", name="--train-nodes")] = 0
     val: Annotated[int, about("Number of validation nodes.", name="--val-nodes")] = 0
     machines: int = 2
     trainers: Annotated[int, about("Trainers per machine.", "Machines")] = 1
     config: TrainConfig = field(default_factory=TrainConfig)
     wire: float | None = None  # bits per second of each machine, or None for no limit
     together: bool = True  # all machines share this computer and its cores
-    cores: Annotated[int, about("Cores per machine; with --emulate, of all.", "Machines")] = CORES
-    cut: Annotated[float | None, about("Share of the edges between parts, as partition prints it.")] = None
+    cores: Annotated[int, about("Cores per machine. With --emulate, cores of all machines.", "Machines")] = CORES
+    cut: Annotated[float | None, about("Share of cut edges, the edge_cut_share of partition.")] = None
 
     def check_values(self) -> None:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
             if not 1 <= getattr(self, name) <= 10**13:
                 raise InputError(f"{name} {getattr(self, name)}: plan accepts 1 to {10**13}")
         if not 0 <= (self.cut or 0) <= 1:
-            raise InputError(f"cut {self.cut}: the share of the edges is from 0 to 1")
+            raise InputError(f"cut {self.cut} is not a share from 0 to 1")
         if self.val < 0 or self.train + self.val > self.nodes:
             raise InputError(f"{self.train:,} training and {self.val:,} validation nodes of {self.nodes:,} in all")
 
@@ -92,7 +92,7 @@ def plan(
     wire: Annotated[str | None, about("Bandwidth per machine. (default: 10gbit; emulated: none)", "Machines")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Estimate the memory, the traffic and the seconds of an epoch of a job before you start it."""
+    """Estimate the memory, network traffic and time per epoch of a job before you start it."""
     if (job.nodes > 0) != (dataset is None) or (job.edges > 0) != (dataset is None):
         raise InputError("choose one of --dataset NAME, and --nodes N with --edges N")
     config = cli.complete_config(config, source.seed, fanouts, cache)

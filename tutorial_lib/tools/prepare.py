@@ -24,7 +24,7 @@ REINSTALL = "Remove .venv and run make again, or: pip install -r requirements.lo
 TRIAL = """import dgl, torch
 from tutorial_lib.compat.stack import graphbolt_problem
 dgl.graph(([0, 1], [1, 0])).in_degrees().numpy()
-assert dgl.__version__.startswith("2.1.0"), f"DGL 2.1.0 is needed, and this is {dgl.__version__}"
+assert dgl.__version__.startswith("2.1.0"), f"DGL 2.1.0 is required, but {dgl.__version__} is installed"
 graphbolt = graphbolt_problem() or "and DGL has its GraphBolt library for this torch"  # dmlc/dgl #7157
 print(f"dgl {dgl.__version__} works with torch {torch.__version__}, {graphbolt}")"""
 OF_SSH = flatten("Machines over ssh", "copy_to", cli.dgl_option_name, show_default=False)
@@ -39,7 +39,7 @@ def doctor(
     part_config: Annotated[Path | None, about("DGL's description of a partition (JSON).", name="--part_config")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Check this computer, and machines, for all requirements of a job. Each problem has a remedy."""
+    """Check whether this computer and other machines can run a job, and print a remedy for each problem."""
     if sum(place is not None for place in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     machines = examine_machines(Layout(emulate, on=on, real=ssh), part_config)
@@ -86,7 +86,7 @@ def print_facts(facts: Mapping[str, object], *, as_json: bool) -> None:
 
 @app.command
 def data(
-    dataset: Annotated[str, about(f"One of {', '.join(NAMES)}, or the path of a graph of your own.")],
+    dataset: Annotated[str, about(f"One of {', '.join(NAMES)}, or the path of your graph.")],
     /,
     *,
     source: Annotated[DataSource, flatten("Data", "name method")] = DataSource(),
@@ -121,7 +121,7 @@ def partition(
     out: Annotated[Path, about("Folder to write. A folder with the same partition is reused.")],
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Cut a data set into parts that DGL's servers load, and report the counted cut."""
+    """Partition a data set for DGL's servers, and report the number of cut edges."""
     source = replace(source, name=dataset)
     done = partition_dataset(source.load(), parts, out, method=source.method, seed=source.seed, log=to_stderr)
     facts = {**asdict(done.report), "part_config": str(done.config)}

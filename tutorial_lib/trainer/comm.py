@@ -56,7 +56,7 @@ def broadcast(value: Value | None) -> Value:
 
 
 def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return on rank 0 the numbers of the IDs of all ranks in the data set, ascending, and the values of the IDs."""
+    """Return on rank 0 the original IDs of all ranks in ascending order, and the value of each ID."""
     parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
     ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
     found = torch.from_numpy(np.asarray(numbers[ids.numpy()], dtype=np.int64))
@@ -82,7 +82,7 @@ def equal_steps(examples: int, batch_size: int, what: str = "training nodes") ->
     counts = all_gather(examples)
     if 0 in counts:
         text = f"rank {counts.index(0)} of {len(counts)} has no {what}, and every rank needs at least one for each step"
-        raise InputError(text, "Use fewer machines or trainers, or a data set with more of them.")
+        raise InputError(text, f"Use fewer machines or trainers, or a data set with more {what}.")
     return min(-(-max(counts) // batch_size), min(counts))
 
 

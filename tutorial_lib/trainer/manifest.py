@@ -53,7 +53,7 @@ class Manifest:
 class FoundCheckpoint(NamedTuple):
     folder: Path
     manifest: Manifest
-    damaged: str  # what is wrong with a newer one
+    damaged: str  # defect of a newer checkpoint, or an empty string
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -29,7 +29,7 @@ def assign_gpus(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence
     without = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)
     if wanted not in ("auto", "cuda") or (wanted == "cuda" and without):
         problem = f", but the computer of rank {without} has no GPU that torch can use" if without else ""
-        remedy = "Take --device cpu, cuda or auto (GPUs if each rank has its own)."
+        remedy = "Use --device cpu, cuda or auto (GPUs if each rank has one)."
         raise InputError(f"--device {wanted}{problem}", remedy)
     short = [f"{gpus} GPU(s) for {names.count(name)} ranks" for name, gpus in ranks if gpus < names.count(name)]
     if short and wanted == "auto":

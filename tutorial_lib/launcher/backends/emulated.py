@@ -79,7 +79,7 @@ class EmulatedBackend(Backend):
         private: Iterable[Path] = (),
     ) -> None:
         if not 1 <= count <= MAX_MACHINES:
-            raise InputError(f"cannot emulate {count} machines; possible are 1 to {MAX_MACHINES}")
+            raise InputError(f"cannot emulate {count} machines, expected 1 to {MAX_MACHINES}")
         self.rate, self.shm_bytes, self.private = parse_wire(wire), shm_bytes, private
         cpus = sorted(os.sched_getaffinity(0))
         shares = [cpus[k::count] or [cpus[k % len(cpus)]] for k in range(count)]  # machines can share a CPU
@@ -104,7 +104,7 @@ class EmulatedBackend(Backend):
             answer: JsonObject = {}
             with self._daemon.stdout as lines:  # one line of the daemon and of each machine
                 while "error" not in answer and len(answer) < 2 + len(self.machines):
-                    answer |= json.loads(lines.readline() or '{"error": "their daemon was killed"}')
+                    answer |= json.loads(lines.readline() or '{"error": "the daemon of the machines was killed"}')
             if "error" in answer:
                 raise EmulationUnavailable(f"this host does not allow emulated machines: {answer['error']}", _remedy())
         except BaseException:
@@ -165,7 +165,7 @@ def _remedy() -> str:
         with contextlib.suppress(OSError):  # most systems have one of them
             if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == bad:
                 hint = f"{name} is {bad}; an administrator can allow it with: sudo sysctl {name}={good}"
-    return f"{hint}\nWithout it, one machine with several trainers works everywhere: --machines 1 --trainers 2."
+    return f"{hint}\nOne machine with several trainers works on every host: --machines 1 --trainers 2."
 
 
 def _list_layers(more: Iterable[Path]) -> list[tuple[str, bool]]:

@@ -5,7 +5,7 @@
                               |- machine-0: own mounts, /dev/shm, host name, network, PIDs
                               `- machine-1: ...
 
-Standard input has a plan, and is a life line. When it ends, the daemon exits, and the kernel kills all processes in the
+Standard input carries the plan. When this input ends, the daemon exits, and the kernel kills all processes in the
 PID namespace. If the client writes a time before (seconds since the epoch), the machines stay until then.
 """
 

@@ -83,7 +83,7 @@ class PersistentBackend(EmulatedBackend):
 
     def __enter__(self) -> "PersistentBackend":
         if try_lock(self._lock.fileno()) is False:
-            remedy = "Wait for its end, or start others: python -m tutorial_lib machines start 2 --name other"
+            remedy = "Wait until it ends, or start others: python -m tutorial_lib machines start 2 --name other"
             raise InputError(f"the machines {self.name!r} are used by {lock_holder(Path(self._lock.name))}", remedy)
         return self
 
@@ -110,7 +110,7 @@ def start_machines(
 ) -> SimpleNamespace:
     """Start persistent machines, wait until they are ready, and return their description."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,30}", name):
-        raise InputError(f"{name!r} is not a name for machines", "Letters, digits, - and _, at most 31: lab, wire_200.")
+        raise InputError(f"{name!r} is not a name for machines", "Use up to 31 letters, digits, - and _, as in lab-2.")
     ends, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     (path := _path_of(name)).parent.mkdir(mode=0o700, exist_ok=True)

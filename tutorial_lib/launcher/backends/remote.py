@@ -28,10 +28,10 @@ SSH = ["ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=5
 SSH += ["-oLogLevel=ERROR", "-oClearAllForwardings=yes", "-T"]
 REMEDIES = {  # pattern in the last line of ssh: advice. The first match counts
     "Host key|known_hosts": "Compare the key of the machine and accept it once by hand: ssh {login}",
-    "Permission denied": "Let {user} log in there without a password: ssh-keygen -t ed25519 (once), then ssh-copy-id "
+    "Permission denied": "Set up a login of {user} without a password: ssh-keygen -t ed25519 (once), then ssh-copy-id "
     "{login}. A key with a passphrase needs a running ssh-agent.",
-    "refused": "No ssh server listens on port {port}: install openssh-server, or give its --ssh_port.",
-    "timed out|No route": "Is {address} right, switched on, and not behind a firewall?",
+    "refused": "No ssh server listens on port {port}. Install openssh-server, or set --ssh_port.",
+    "timed out|No route": "Check that {address} is correct, and that the machine is on and not behind a firewall.",
     "": "Try it by hand: ssh {login} {python} -c 'import tutorial_lib'",
 }
 # With --overlap and --mem=0, steps share the CPUs and the memory of the job, so no step waits until another one ends.

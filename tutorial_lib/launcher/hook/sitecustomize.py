@@ -57,7 +57,7 @@ def register(role, index):
 
 
 def end(role, error, code=1):
-    """Leave a ``failure`` event as `trainer.events` does (a stranger's script imports nothing of ours), and end."""
+    """Leave a ``failure`` event as `trainer.events` does (the user's script does not import it), and exit."""
     import traceback
 
     try:
