@@ -3,7 +3,7 @@
 import socket
 
 from tutorial_lib.launcher import network
-from tutorial_lib.launcher.network import SilentPeers, bytes_sent, interface_of, ipv4_addresses
+from tutorial_lib.launcher.network import SilentPeers, bytes_sent, find_interface, ipv4_addresses
 
 
 def test_addresses_are_those_of_dgl():
@@ -11,7 +11,7 @@ def test_addresses_are_those_of_dgl():
     from dgl.distributed.rpc_client import local_ip4_addr_list
 
     assert {addresses[0] for addresses in ipv4_addresses().values()} == local_ip4_addr_list()
-    assert interface_of("127.0.0.1") == "lo"
+    assert find_interface("127.0.0.1") == "lo"
     assert bytes_sent("lo") == 0
 
 

@@ -12,7 +12,7 @@ from fault_support import note_member
 
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.launcher import agent, coordinator, network, processes, watch
-from tutorial_lib.launcher.agent import MOST_WAITING, Agent, Process
+from tutorial_lib.launcher.agent import MAX_QUEUED_BYTES, Agent, Process
 from tutorial_lib.launcher.coordinator import Coordinator
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits, Machine
@@ -160,7 +160,7 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
     try:
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)
-        quiet_agent._leave_nothing()
+        quiet_agent._stop_and_clean_up()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert type(quiet_agent.link.heard[-1]).__name__ == "Done"
@@ -186,10 +186,10 @@ def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, mo
 def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
     """L23. The memory for waiting messages is bounded."""
     (quiet_agent.logs / "events-0.jsonl").write_text('{"kind": "joined"}\n')
-    quiet_agent.link.waiting = bytearray(MOST_WAITING + 1)
+    quiet_agent.link.waiting = bytearray(MAX_QUEUED_BYTES + 1)
     quiet_agent._forward_events()
     assert quiet_agent.link.heard == []
-    quiet_agent.link.waiting = bytearray(MOST_WAITING)
+    quiet_agent.link.waiting = bytearray(MAX_QUEUED_BYTES)
     quiet_agent._forward_events()
     assert quiet_agent.link.heard == [Report({"kind": "joined"})]
 

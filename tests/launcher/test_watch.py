@@ -18,7 +18,7 @@ from tutorial_lib.launcher.watch import (
     MachineHealth,
     Stack,
     collect_stacks,
-    disk_trouble,
+    find_disk_problem,
     registered_processes,
 )
 
@@ -144,14 +144,14 @@ def test_memory_kills_count_only_near_a_death(tmp_path, monkeypatch):
 
 def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path):
     """L20. The message of a quota names the device, although the file system has room. A limit of files acts alike."""
-    assert disk_trouble(tmp_path) is None
+    assert find_disk_problem(tmp_path) is None
     run = tmp_path / "run"
-    assert disk_trouble(run / "logs").startswith(f"run folder {run} has vanished")
+    assert find_disk_problem(run / "logs").startswith(f"run folder {run} has vanished")
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        trouble = disk_trouble(tmp_path)
+        trouble = find_disk_problem(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert trouble.startswith(f"cannot write to run folder {tmp_path} (")

@@ -6,12 +6,12 @@ import dgl
 import torch
 from dgl.distributed import DistDataLoader
 
-from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of, sampling_threads
+from tutorial_lib.sampling.nodes import Batch, BatchLoader, read_rows, sampling_threads
 
 
 def test_no_ids_have_no_rows():
     """D7. DGL fails if it is asked for no rows."""
-    rows = rows_of(SimpleNamespace(shape=(9, 3), dtype=torch.uint8), torch.tensor([], dtype=torch.int64))
+    rows = read_rows(SimpleNamespace(shape=(9, 3), dtype=torch.uint8), torch.tensor([], dtype=torch.int64))
     assert (rows.shape, rows.dtype) == ((0, 3), torch.uint8)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.tools.submit import seconds_of
+from tutorial_lib.tools.submit import parse_time_limit
 
 KUBERNETES = ["--kubernetes", "--image", "x"]
 
@@ -41,6 +41,6 @@ def test_paths_on_the_volume_of_pods_and_names_of_slurm_are_accepted(tmp_path, r
 
 
 def test_times_have_the_syntax_of_slurm():
-    assert [seconds_of(time) for time in ("30", "4:00:00", "1-12")] == [1800, 14400, 129600]
+    assert [parse_time_limit(time) for time in ("30", "4:00:00", "1-12")] == [1800, 14400, 129600]
     with pytest.raises(InputError):
-        seconds_of("1-")
+        parse_time_limit("1-")

@@ -34,7 +34,7 @@ def test_every_generator_is_seeded():
 def test_rank_0_asks_each_server_once(monkeypatch, rank, servers):
     """D5. Rank 0 sends each server its own seed, and all ranks wait in a barrier until the servers have answered."""
     done: list[Any] = []
-    monkeypatch.setattr(loop, "own_rank", lambda: rank)
+    monkeypatch.setattr(loop, "get_rank", lambda: rank)
     monkeypatch.setattr(loop.rpc, "get_num_server", lambda: servers)
     monkeypatch.setattr(loop, "barrier", lambda: done.append("barrier"))
     monkeypatch.setattr(loop.rpc, "send_request", lambda server, request: done.append((server, request.value)))

@@ -51,6 +51,6 @@ def keep_freed_memory() -> None:
         ctypes.CDLL(None).mallopt(option, value)
 
 
-def give_back_freed_memory() -> None:
+def release_freed_memory() -> None:
     """Return freed memory to the kernel, before work that needs blocks of other sizes."""
     ctypes.CDLL(None).malloc_trim(0)

@@ -184,7 +184,7 @@ class LaunchRequest(Layout):
     extra_envs: Sequence[str] = ()
 
 
-def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
+def split_command(command: Sequence[str]) -> tuple[list[str], bool]:
     """Return the words of the command, and whether it needs a shell, like ``["cd x && python3 a.py"]``."""
     if len(command) > 1:
         return list(command), False
@@ -197,7 +197,7 @@ def words_of(command: Sequence[str]) -> tuple[list[str], bool]:
         raise InputError(f"the command: cannot read {text!r}: {error}") from None
 
 
-def environment_of(pairs: Sequence[str]) -> dict[str, str]:
+def parse_environment(pairs: Sequence[str]) -> dict[str, str]:
     """Return the variables of ``--extra_envs``."""
     if wrong := [pair for pair in pairs if not re.match(r"[A-Za-z_]\w*=", pair)]:
         raise InputError(f"--extra_envs: {wrong[0]!r} is not NAME=VALUE")
@@ -215,8 +215,8 @@ def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
 
 def launch(request: LaunchRequest, reporter: RunDisplay = SILENT, *, verbose: bool = False) -> dict[str, MachineUse]:
     """Run the command and return the resources that each machine used. ``verbose`` shows the added variables."""
-    command, shell = words_of(request.command)
-    environment = environment_of(request.extra_envs)
+    command, shell = split_command(request.command)
+    environment = parse_environment(request.extra_envs)
     workspace, out = request.workspace.resolve(), request.out.absolute()
     cluster = request.cluster(out, workspace)
     part_config = ip_config = None

@@ -31,7 +31,7 @@ HEARTBEAT_SECONDS, FLUSH_SECONDS = 2.0, 3.0
 # Idle servers, trainers and samplers were measured at 0.2 % of a core each.
 BUSY_SECONDS, BUSY_BYTES = 0.1, 20_000  # CPU time and sent bytes of all processes between two heartbeats
 PREPARE_SECONDS, START_SECONDS = 12 * 3600.0, 300.0  # copies to the machines, and the checks of other machines
-MOST_WAITING = 8 << 20  # bytes queued for a coordinator that does not read. Further events stay in files
+MAX_QUEUED_BYTES = 8 << 20  # bytes queued for a coordinator that does not read. Further events stay in files
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Agent:
         self.spec, self.index, self.link, self.commands = spec, index, link, list(commands)
         self.machine, self.logs = spec.machines[index], spec.log_folder(index)
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.interface = network.interface_of(self.machine.address)
+        self.interface = network.find_interface(self.machine.address)
         self.env: dict[str, str] = {}  # of every process
         self.processes: list[Process] = []
         self.roles_to_start = {role.name for role in spec.roles}
@@ -78,7 +78,7 @@ class Agent:
                     self._announce_listeners()
                     self._watch_machine()
             finally:
-                self._leave_nothing()
+                self._stop_and_clean_up()
 
     def stop_on_signal(self, *_signal: object) -> None:
         """Handle SIGTERM. Slurm sends two of these signals, and the second one must not interrupt the clean-up."""
@@ -86,7 +86,7 @@ class Agent:
             self.stopping = True
             sys.exit()
 
-    def _leave_nothing(self) -> None:
+    def _stop_and_clean_up(self) -> None:
         self.stopping = True
         self._forward_events(flush=True)
         self.show_output = False  # the logs contain the further output, which is about being stopped
@@ -137,7 +137,7 @@ class Agent:
 
     def _fail(self, role: str, k: int, code: int = 0, cause: str = "") -> None:
         """Report a failure. Without a cause, the exit code of the process and the end of its log describe it."""
-        if trouble := watch.disk_trouble(self.logs):  # other problems are its effects
+        if trouble := watch.find_disk_problem(self.logs):  # other problems are its effects
             role, k, cause = "agent", 0, trouble
         lines = tail(self.logs / log_name(role, k))
         if not cause:
@@ -176,7 +176,7 @@ class Agent:
             return
         self.next_heartbeat = now + HEARTBEAT_SECONDS
         self._send_heartbeat()
-        if trouble := watch.disk_trouble(self.logs):
+        if trouble := watch.find_disk_problem(self.logs):
             self._fail("agent", 0, cause=trouble)
         for member, code in self.health.dead_workers():
             self._fail(member.role, member.index, code)
@@ -228,10 +228,10 @@ class Agent:
 
     def _forward_events(self, *, flush: bool = False) -> None:
         """Forward new events and output of the ranks. Without ``flush``, pause while the coordinator does not read."""
-        while (flush or len(self.link.waiting) <= MOST_WAITING) and (events := self.files.events()):
+        while (flush or len(self.link.waiting) <= MAX_QUEUED_BYTES) and (events := self.files.events()):
             for event in events:
                 self.link.put(msg.Report(event))
-        if self.show_output and (flush or len(self.link.waiting) <= MOST_WAITING):
+        if self.show_output and (flush or len(self.link.waiting) <= MAX_QUEUED_BYTES):
             for output in self.files.output(rest=self.stopping):
                 self._report("output", **output)
 

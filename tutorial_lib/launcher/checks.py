@@ -15,7 +15,7 @@ from tutorial_lib.launcher.findings import FAIL, OK, Finding, Findings, run_chec
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.network import ipv4_addresses
 from tutorial_lib.launcher.shm import SHM, clean_leftovers, job_files
-from tutorial_lib.launcher.watch import disk_trouble
+from tutorial_lib.launcher.watch import find_disk_problem
 
 DYING_SECONDS = 3.0
 
@@ -91,5 +91,5 @@ def check_folders(spec: JobSpec, index: int) -> Iterator[Finding]:
         yield Finding("folder", FAIL, f"there is no folder {cwd}", "The working directory must exist everywhere.")
     elif spec.log_dir:
         path = cwd / spec.log_folder(index)
-        problem = disk_trouble(next(folder for folder in [path, *path.parents] if folder.exists()))
+        problem = find_disk_problem(next(folder for folder in [path, *path.parents] if folder.exists()))
         yield verdict(problem is None, "log folder", problem or str(path), "Choose another --out, or chmod u+w it.")

@@ -18,7 +18,7 @@ def ipv4_addresses() -> dict[str, list[str]]:
     return {name: addresses for name, addresses in found.items() if addresses}
 
 
-def interface_of(address: str) -> str:
+def find_interface(address: str) -> str:
     """Return the interface that has an IPv4 address. If none has it, a check reports the problem."""
     return next((name for name, addresses in ipv4_addresses().items() if address in addresses), "lo")
 

@@ -120,7 +120,7 @@ def memory_kills() -> int:
     return int(found[1]) if found else 0
 
 
-def disk_trouble(folder: Path) -> str | None:
+def find_disk_problem(folder: Path) -> str | None:
     """Return why the log folder of a machine cannot be written, with its device, or None."""
     try:  # a file system can have room that a quota does not grant
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:

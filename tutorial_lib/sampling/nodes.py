@@ -126,7 +126,7 @@ class BatchLoader(Loader[DGLGraph, Batch]):
             yield step, arrived.pop(step)
 
 
-def rows_of(store: DistTensor | Tensor, ids: Tensor) -> Tensor:
+def read_rows(store: DistTensor | Tensor, ids: Tensor) -> Tensor:
     """Return ``store[ids]``. Without IDs return no rows, because a DistTensor cannot be read with no IDs."""
     return store[ids] if len(ids) else torch.empty(0, *store.shape[1:], dtype=store.dtype)
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import Batch, Loader, rows_of
+from tutorial_lib.sampling.nodes import Batch, Loader, read_rows
 from tutorial_lib.sampling.rpc import NeighborSampler
 
 Item = TypeVar("Item")
@@ -94,7 +94,7 @@ class PipelineLoader(Loader[Pipeline, Batch]):
 
     @cached_property
     def _labels(self) -> Tensor:
-        return rows_of(self.source.labels, self.examples).long()  # one request for all labels
+        return read_rows(self.source.labels, self.examples).long()  # one request for all labels
 
     def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
         cache, sampler = self.source.cache, self.source.sampler

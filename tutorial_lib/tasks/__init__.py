@@ -48,7 +48,7 @@ def check_data(name: str, facts: Mapping[str, object]) -> None:
         raise InputError(f"{facts['name']}: --task {name} needs {' and '.join(missing)}", remedy)
 
 
-def task_named(name: str) -> "type[Task]":
+def get_task_class(name: str) -> "type[Task]":
     """Return the subclass of ``Task`` of this name, or raise an InputError."""
     check_task(name)
     return getattr(import_module(f"tutorial_lib.tasks.{TASKS[name].module}"), TASKS[name].subclass)

@@ -24,7 +24,7 @@ from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block
 from tutorial_lib.sampling.nodes import FULL, Batch, Loader
 from tutorial_lib.tasks.task import TRAIN, Shard, Store, Task, layerwise_inference
-from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_number, own_rank, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_number, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
@@ -140,7 +140,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
         self.val = self._loader(val[:: max(1, len(val) * shard.world_size // self.validation_edges)], self.negatives)
 
     def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: int) -> EdgeLoader:
-        config, seed = self.config, derive_seed(self.config.seed, own_rank(), train)
+        config, seed = self.config, derive_seed(self.config.seed, get_rank(), train)
         loader = EdgeLoader(self.view, edges, config.fanouts, config.batch_size, negatives=negatives, training=train)
         return replace(loader, threads=config.sampling_threads, shuffle=train, seed=seed, **sizes)
 

@@ -14,10 +14,18 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
-from tutorial_lib.sampling.nodes import Batch, BatchLoader, rows_of
+from tutorial_lib.sampling.nodes import Batch, BatchLoader, read_rows
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.task import Shard, Store, Task, from_adjacency, from_graph, judge_nodes, layerwise_inference
-from tutorial_lib.trainer.comm import barrier, equal_steps, own_rank
+from tutorial_lib.tasks.task import (
+    Shard,
+    Store,
+    Task,
+    from_adjacency,
+    from_graph,
+    layerwise_inference,
+    score_predictions,
+)
+from tutorial_lib.trainer.comm import barrier, equal_steps, get_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
@@ -80,12 +88,12 @@ class NodeTask(Task[Batch, NodeInputs]):
     def evaluate(self) -> TrainResult:
         source = from_adjacency(self.pipeline.sampler, self.config.cache) if self.pipeline else from_graph
         outputs = layerwise_inference(self.model, source, self.features, self.shard, self.config.eval_batch_size)
-        return TrainResult(*judge_nodes(self.shard, outputs, self.labels, self.judge), score=self.score_name)
+        return TrainResult(*score_predictions(self.shard, outputs, self.labels, self.judge), score=self.score_name)
 
     def _loader(self, ids: Tensor, *, train: bool = False) -> BatchLoader | PipelineLoader:
         config = self.config
         steps = equal_steps(len(ids), config.batch_size) if train else None
-        common: Any = {"steps": steps, "shuffle": train, "seed": derive_seed(config.seed, own_rank(), train)}
+        common: Any = {"steps": steps, "shuffle": train, "seed": derive_seed(config.seed, get_rank(), train)}
         if self.pipeline is not None:
             means = self.features.shape[1] <= config.hidden_size
             return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, means=means, **common)
@@ -182,5 +190,5 @@ class HeteroTask(NodeTask):
         for ntype, store in self.features.items():
             ids = batch.input_nodes[ntype]
             learnable = ntype in self.embeddings and len(ids)
-            rows[ntype] = self.embeddings[ntype](ids) if learnable else rows_of(store, ids)
+            rows[ntype] = self.embeddings[ntype](ids) if learnable else read_rows(store, ids)
         return batch.blocks, rows, self.labels[batch.seeds[self.shard.target]].long()

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tutorial_lib.compat.settings import give_back_freed_memory
+from tutorial_lib.compat.settings import release_freed_memory
 from tutorial_lib.partition import load_partition_folder
-from tutorial_lib.tasks import task_named
+from tutorial_lib.tasks import get_task_class
 from tutorial_lib.tasks.task import DistShard, LocalShard
 from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
 from tutorial_lib.trainer.comm import barrier
@@ -19,7 +19,7 @@ def train_in_job(
     session: Session, config: TrainConfig, folder: Path, out: Path, checkpoints: CheckpointManager, device: str = "cpu"
 ) -> None:
     """Train and evaluate the partition in ``folder`` as one rank of a job. Rank 0 writes the results into ``out``."""
-    task_class, emit = task_named(config.task), session.events.emit
+    task_class, emit = get_task_class(config.task), session.events.emit
     emit_once = emit if session.rank == 0 else no_events
     placement = choose_device("cpu" if device == "auto" and not task_class.on_gpu else device)
     partition = load_partition_folder(folder, checksums=False, part=session.graph.get_partition_book().partid)
@@ -35,7 +35,7 @@ def train_in_job(
     if session.rank == 0:
         export_weights(task.model, config.to_dict(), checkpoints.folder)
     emit_once("evaluating")
-    give_back_freed_memory()
+    release_freed_memory()
     with span(emit, "evaluation"):
         result = task.evaluate()
     if session.rank == 0:
@@ -46,7 +46,7 @@ def train_in_job(
 
 def train_single(shard: LocalShard, config: TrainConfig, saver: CheckpointManager | None = None) -> TrainResult:
     """Train and evaluate in this process on the whole graph. A job must agree with the result."""
-    task = task_named(config.task)(shard, config)
+    task = get_task_class(config.task)(shard, config)
     epochs = fit(task.model, task, config, emit=shard.emit, saver=saver)
     with span(shard.emit, "evaluation"):
         result = task.evaluate()

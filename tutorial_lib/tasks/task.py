@@ -19,12 +19,12 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import FULL, Batch, BatchLoader, BatchType, Loader, rows_of
+from tutorial_lib.sampling.nodes import FULL, Batch, BatchLoader, BatchType, Loader, read_rows
 from tutorial_lib.sampling.pipeline import prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_number, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, Pulse, bytes_by_place, no_events
+from tutorial_lib.trainer.events import Emit, OnBatch, ProgressReporter, bytes_by_place, no_events
 from tutorial_lib.trainer.loop import ROWS, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session
@@ -171,13 +171,13 @@ class Task(ABC, Generic[BatchType, Inputs]):
         return accuracy(*sum_over_ranks([total, count]))
 
 
-def judge_nodes(shard: Shard, outputs: Store, labels: Store, judge: Judge) -> tuple[float, float, Tensor]:
+def score_predictions(shard: Shard, outputs: Store, labels: Store, judge: Judge) -> tuple[float, float, Tensor]:
     """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
     nodes, scores = shard.own(shard.target), []
-    found = [judge(rows_of(outputs, ids), rows_of(labels, ids)) for ids in nodes.split(ROWS)]
+    found = [judge(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS)]
     predictions, correct = (torch.cat(parts) for parts in zip(*found, strict=True))
     for mask in ("val_mask", "test_mask"):
-        chosen = rows_of(shard.data[mask], nodes).bool()  # DGL returns masks as uint8, which would index, not select
+        chosen = read_rows(shard.data[mask], nodes).bool()  # DGL returns masks as uint8, which would index, not select
         scores.append(accuracy(*sum_over_ranks([float((correct & chosen).sum()), float(chosen.sum())])))
     ordered = gather_by_number(nodes, predictions, shard.original_nodes(shard.target))[1]
     return scores[0], scores[1], ordered
@@ -197,7 +197,7 @@ def layerwise_inference(
     and no barrier waits for it. ``last`` is applied to the output of the last layer.
     """
     x, y, typed, layers = features, dict[str, Store](), isinstance(features, Mapping), len(model.layers)
-    pulse = Pulse(shard.emit, "evaluation")
+    pulse = ProgressReporter(shard.emit, "evaluation")
     model.eval()
     for depth, width in enumerate(model.sizes[1:]):
         types = model.types[depth + 1] if typed else [shard.target]
@@ -219,7 +219,7 @@ def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any,
     """Yield batches of DGL's loader. The store, the IDs and the rows are dictionaries in a graph with several types."""
     for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
         nodes = batch.input_nodes
-        rows: Any = {t: rows_of(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
+        rows: Any = {t: read_rows(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
         (block,), rows = shard.placement.to_device(batch.blocks, rows)
         yield batch.seeds, block, rows
 

@@ -62,7 +62,7 @@ def submit(
         memory = parse_memory(f"{(mem or '16G').rstrip('iB')}iB")  # powers of 1024, as in Slurm
         shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
         fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "out": str(out or default_run_folder(name))}
-        fields |= {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": seconds_of(time)}
+        fields |= {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": parse_time_limit(time)}
         fields |= {"ip_config": os.path.join(given.get("workspace", ""), given.get("ip_config", "ip_config.txt"))}
         fields |= {"keys": make_keys(name), "json": partial(json.dumps, ensure_ascii=False)}
     else:
@@ -108,7 +108,7 @@ def make_keys(name: str) -> dict[str, str]:
         return {file: Path(folder, file).read_text() for file in ("key", "key.pub")}
 
 
-def seconds_of(time: str) -> int:
+def parse_time_limit(time: str) -> int:
     """Convert a time of Slurm: minutes, hours:minutes:seconds, or days-hours."""
     if found := re.fullmatch(r"(?:(\d+)-(\d+)|(\d+):(\d+):(\d+)|(\d+))", time):
         units = (86400, 3600, 3600, 60, 1, 60)

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, flush, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
-from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, own_rank
+from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, get_rank
 from tutorial_lib.trainer.events import Emit, no_events
 from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, remove_checkpoint
 
@@ -69,7 +69,7 @@ class CheckpointManager:
         """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
         if not self.resume:
             return TrainState()
-        first, stores = own_rank() == 0, self._stores(task)
+        first, stores = get_rank() == 0, self._stores(task)
 
         def read(path: Path) -> Manifest:
             manifest = _agree(lambda: manifests.read_manifest(path) if first else None)
@@ -96,7 +96,7 @@ class CheckpointManager:
                 for name, rows in stores.items():
                     rows[:] = file.get_tensor(name)
         barrier()  # no rank reads an embedding before it is restored
-        sums = manifest.sums[own_rank()] if manifest.step else (0.0, 0)
+        sums = manifest.sums[get_rank()] if manifest.step else (0.0, 0)
         state = TrainState(manifest.epochs, manifest.step, *sums, manifest.seconds)
         self.emit("resumed", **state.position(), **({"damaged": damaged} if damaged else {}))
         return state
@@ -106,7 +106,7 @@ class CheckpointManager:
         if not last and state.epoch % self.every:
             return
         folder = self.folder / (f"epoch-{state.epoch:04d}" + (f"-step-{state.step:06d}" if state.step else ""))
-        first, stores, files = own_rank() == 0, self._stores(task), {}
+        first, stores, files = get_rank() == 0, self._stores(task), {}
         barrier()  # no rank changes an embedding from here on
         if first:
             states = optimizer.state_dict()["state"].items()

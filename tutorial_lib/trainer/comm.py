@@ -21,7 +21,7 @@ def alone() -> bool:
     return not dist.is_initialized()
 
 
-def own_rank() -> int:
+def get_rank() -> int:
     return 0 if alone() else dist.get_rank()
 
 
@@ -34,7 +34,7 @@ def gather(value: Value) -> list[Value]:
     """Return the values of all ranks in their order on rank 0, and an empty list on the other ranks."""
     if alone():
         return [value]
-    values = [value] * dist.get_world_size() if own_rank() == 0 else None
+    values = [value] * dist.get_world_size() if get_rank() == 0 else None
     dist.gather_object(value, values)
     return values or []
 

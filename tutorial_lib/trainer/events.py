@@ -34,7 +34,7 @@ from tutorial_lib.files import JsonObject
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update")
 SCORES = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")  # of an ``evaluation``
 Emit = Callable[..., None]  # takes the kind and the fields of an event, like ``EventWriter.emit``
-OnBatch = Callable[..., None]  # takes the number of finished batches and of all, like ``Pulse``
+OnBatch = Callable[..., None]  # takes the number of finished batches and of all, like ``ProgressReporter``
 
 
 class EventWriter:
@@ -96,7 +96,7 @@ def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tupl
     return local * row_bytes, (len(nodes) - local) * row_bytes
 
 
-class Pulse:
+class ProgressReporter:
     """Emits at most one ``progress`` event per second, which shows that a long pass without steps is alive."""
 
     def __init__(self, emit: Emit, what: str) -> None:

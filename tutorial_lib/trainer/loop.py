@@ -21,9 +21,9 @@ from tutorial_lib.compat.settings import derive_seed, seed_dgl
 from tutorial_lib.files import JsonObject
 from tutorial_lib.sampling.rpc import SampleRequest, receive
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
-from tutorial_lib.trainer.comm import any_rank, barrier, own_rank, sum_over_ranks
+from tutorial_lib.trainer.comm import any_rank, barrier, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import SCORES, Emit, Pulse, StepTimer, no_events, span
+from tutorial_lib.trainer.events import SCORES, Emit, ProgressReporter, StepTimer, no_events, span
 from tutorial_lib.trainer.manifest import EpochResult
 
 STOP_STEPS = 5  # steps between two comparisons of the ranks
@@ -77,7 +77,7 @@ def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
 
 def seed_servers(seed: int, epoch: int) -> None:
     """Seed the generators of all DGL servers from rank 0. No rank samples before they are seeded."""
-    if own_rank() == 0:
+    if get_rank() == 0:
         sent = {}
         for server in range(rpc.get_num_server()):
             sent[rpc.get_msg_seq()] = server  # the next request gets this number
@@ -105,7 +105,7 @@ def train_epoch(
     timer = StepTimer()
     for step, batch in task.batches.batches(epoch, state.step):
         timer.lap("sampling", getattr(batch, "background", None))
-        seed_all(seed, epoch, step, own_rank())
+        seed_all(seed, epoch, step, get_rank())
         inputs = task.inputs(batch)
         timer.lap("pull")
         loss, examples = task.loss(model, inputs)
@@ -153,11 +153,11 @@ def fit(
         if not stopped:
             total, examples = sum_over_ranks([state.loss_sum, state.examples])
             with span(emit, "validation", epoch=epoch):
-                found = task.validate(plain, Pulse(emit, "validation"), epoch=epoch)
+                found = task.validate(plain, ProgressReporter(emit, "validation"), epoch=epoch)
             accuracy = found if task.score_name == "accuracy" else None
             result = EpochResult(epoch, total / examples, state.seconds, found, accuracy)
             state = TrainState([*state.epochs, result])
-            if own_rank() == 0:
+            if get_rank() == 0:
                 emit("epoch", score=task.score_name, **asdict(result))
             stopped = any_rank(stop())  # an epoch may have fewer than five steps
         if saver:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.graphsage import Block, CscBlock
-from tutorial_lib.trainer.comm import all_gather, alone, own_rank
+from tutorial_lib.trainer.comm import all_gather, alone, get_rank
 
 
 def assign_gpus(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
@@ -86,7 +86,7 @@ def choose_device(wanted: str) -> Placement:
         return Placement(backend="none" if alone() else "gloo")
     computer = Path("/proc/sys/kernel/random/boot_id").read_text()  # equal on emulated machines and in containers
     gpus, backend, reason = assign_gpus(wanted, all_gather((computer, torch.cuda.device_count())))
-    gpu, backend = gpus[own_rank()], "none" if alone() else backend
+    gpu, backend = gpus[get_rank()], "none" if alone() else backend
     if gpu is None:
         return Placement(backend=backend, reason=reason)
     device = torch.device("cuda", gpu)

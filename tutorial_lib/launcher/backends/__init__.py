@@ -40,8 +40,8 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
     def resolve(self, hellos: Sequence[Hello]) -> None:
         """Complete ``machines`` and ``traits`` with the first messages of the agents, one for each machine."""
 
-    def remedy(self, machine: Machine, last_words: str) -> str:  # noqa: ARG002
-        """Return advice for an agent that did not start. ``last_words`` is its output, empty after a timeout."""
+    def remedy(self, machine: Machine, last_line: str) -> str:  # noqa: ARG002
+        """Return advice for an agent that did not start. ``last_line`` is its output, empty after a timeout."""
         return ""
 
     def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002

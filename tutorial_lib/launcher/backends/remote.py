@@ -82,11 +82,11 @@ class SshBackend(Backend):
                 raise InputError(message, "Give an absolute path, the same on all machines.")
             self.traits = replace(self.traits, copy_to=homes.pop() + copy_to[1:])
 
-    def remedy(self, machine: Machine, last_words: str) -> str:
+    def remedy(self, machine: Machine, last_line: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address
         words = {"login": shlex.join([*self._options, login]), "port": self.port or 22, "python": self.python}
         words |= {"user": self.username or getpass.getuser(), "address": machine.address}
-        return next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_words)).format(**words)
+        return next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_line)).format(**words)
 
     def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002
         return self._client
@@ -137,5 +137,5 @@ class SlurmBackend(Backend):
         remedy = "Choose the network of the job, for example: --subnet 10.1.0.0/16"
         raise InputError(f"node {node}: {len(usable)} of its addresses {which}: {shown}", remedy)
 
-    def remedy(self, machine: Machine, last_words: str) -> str:  # noqa: ARG002
+    def remedy(self, machine: Machine, last_line: str) -> str:  # noqa: ARG002
         return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {sys.executable} -c 'import tutorial_lib'"
