@@ -164,7 +164,7 @@ def drawn_in_a_step(rank: int, world_size: int) -> list[float]:
 
 def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
     """Of rank 0, 1 of 3 validation nodes is right, and it has no test node; of rank 1, 4 of 5."""
-    from tutorial_lib.tasks.task import score_predictions
+    from tutorial_lib.tasks.task import score_nodes
 
     val, right = ([1, 1, 1, 0], [1, 0, 0, 1]) if rank == 0 else ([1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 0])
     mask = torch.tensor(val, dtype=torch.uint8)  # as DGL returns masks
@@ -172,7 +172,7 @@ def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
     nodes, labels = torch.arange(len(mask)), torch.tensor(right)
     share = SimpleNamespace(target="_N", data={"val_mask": mask, "test_mask": test}, own=lambda _: nodes)
     share.original_nodes = lambda _: torch.arange(7).numpy()
-    return score_predictions(share, labels, labels, lambda rows, labels: (rows, labels.bool()))[:2]
+    return score_nodes(share, labels, labels, lambda rows, labels: (rows, labels.bool()))[:2]
 
 
 def effect_before_cause(rank: int, world_size: int) -> None:

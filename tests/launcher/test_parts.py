@@ -38,7 +38,7 @@ def change_entry(plan: JobPlan, change: dict[str, str | None]) -> None:
 def test_a_good_partition(damaged):
     plan = damaged()
     checksums, shm = parts(plan)
-    assert (checksums.status, checksums.detail.split()[-2:], shm.status) == ("ok", ["checksums", "right"], "ok")
+    assert (checksums.status, checksums.detail.split()[-2:], shm.status) == ("ok", ["checksums", "correct"], "ok")
     finding = the_fail(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
     assert "has 2 parts for 3 machines" in finding.detail
 

@@ -53,5 +53,5 @@ def test_cuda_without_a_gpu_is_refused(run_here, data_root, tmp_path):
     done = run_here("train", "--device", "cuda", "--single-process", "--out", "run", "--root", str(data_root))
     assert done.returncode == 2
     assert "--device cuda, but" in done.stderr
-    assert "what to do: Take --device cpu" in done.stderr
+    assert "what to do: Use --device cpu" in done.stderr
     assert os.listdir(tmp_path) == []

@@ -16,15 +16,7 @@ from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
 from tutorial_lib.sampling.nodes import Batch, BatchLoader, read_rows
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.task import (
-    Shard,
-    Store,
-    Task,
-    from_adjacency,
-    from_graph,
-    layerwise_inference,
-    score_predictions,
-)
+from tutorial_lib.tasks.task import Shard, Store, Task, from_adjacency, from_graph, layerwise_inference, score_nodes
 from tutorial_lib.trainer.comm import barrier, equal_steps, get_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -88,7 +80,7 @@ class NodeTask(Task[Batch, NodeInputs]):
     def evaluate(self) -> TrainResult:
         source = from_adjacency(self.pipeline.sampler, self.config.cache) if self.pipeline else from_graph
         outputs = layerwise_inference(self.model, source, self.features, self.shard, self.config.eval_batch_size)
-        return TrainResult(*score_predictions(self.shard, outputs, self.labels, self.judge), score=self.score_name)
+        return TrainResult(*score_nodes(self.shard, outputs, self.labels, self.judge), score=self.score_name)
 
     def _loader(self, ids: Tensor, *, train: bool = False) -> BatchLoader | PipelineLoader:
         config = self.config

@@ -171,7 +171,7 @@ class Task(ABC, Generic[BatchType, Inputs]):
         return accuracy(*sum_over_ranks([total, count]))
 
 
-def score_predictions(shard: Shard, outputs: Store, labels: Store, judge: Judge) -> tuple[float, float, Tensor]:
+def score_nodes(shard: Shard, outputs: Store, labels: Store, judge: Judge) -> tuple[float, float, Tensor]:
     """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
     nodes, scores = shard.own(shard.target), []
     found = [judge(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS)]
