@@ -1,6 +1,5 @@
 """The description of a job for the launcher: its machines, roles and paths, and its time limits."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,7 @@ class Machine:
     name: str  # in log folders and messages, such as machine-0; for Slurm, the name of the node
     address: str  # IPv4 address that the other machines use; DGL takes no host names
     port: int = DEFAULT_PORT  # first port of its servers; server k listens on port + k
-    cpus: Sequence[int] = ()  # CPU numbers that its processes may use; an empty tuple means all
+    cpus: tuple[int, ...] = ()  # CPU numbers that its processes may use; an empty tuple means all
 
 
 @dataclass(frozen=True)

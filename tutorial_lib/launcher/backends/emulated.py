@@ -83,7 +83,7 @@ class EmulatedBackend(Backend):
         self.rate, self.shm_bytes, self.private = parse_wire(wire), shm_bytes, private
         cpus = sorted(os.sched_getaffinity(0))
         shares = [cpus[k::count] or [cpus[k % len(cpus)]] for k in range(count)]  # machines can share a CPU
-        self.machines = [Machine(f"machine-{k}", f"{SUBNET}.{k + 1}", cpus=shares[k]) for k in range(count)]
+        self.machines = [Machine(f"machine-{k}", f"{SUBNET}.{k + 1}", cpus=tuple(shares[k])) for k in range(count)]
         self.separate = list(self.machines) if own_disks else []  # machines with private disks
         self.traits = Traits(copy_to=COPY_TO if own_disks else None)
 
