@@ -9,7 +9,7 @@ from tutorial_lib.job.folder import own_run_folder
 def test_a_place_that_depends_on_the_working_directory_is_refused(place, tmp_path, run_here):
     done = run_here("train", "--ip_config", "ip_config.txt", "--copy_to", place, "--out", "run")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: --copy_to {place}: give an absolute path")
+    assert done.stderr.startswith(f"error: --copy_to {place}: expected an absolute path")
     assert not (tmp_path / "run").exists()
 
 
