@@ -9,5 +9,6 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 pytest.register_assert_rewrite("commands", "lifelines", "preflight_support", "shared_data")
-collect_ignore = ["notebooks/scripts", "notebooks/solutions/scripts"]  # tests/lessons/test_pieces.py runs the tests of the pieces
+# tests/lessons/test_pieces.py runs the tests of the pieces
+collect_ignore = ["notebooks/scripts", "notebooks/solutions/scripts"]
 pytest_plugins = ["nbval_support", "runtime_support", "worker_support", "ssh_support", "fault_support", "pytester"]
