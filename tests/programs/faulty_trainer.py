@@ -106,10 +106,10 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             Path("fault-at").write_text(str(time.time()))
             if fault == "raise":
                 raise ValueError("a mistake in the training loop")
-            if fault == "os._exit":
-                os._exit(3)
-            if fault == "os._exit(0)":
-                os._exit(0)
+            if fault == "exit":
+                sys.exit(3)
+            if fault.startswith("os._exit"):
+                os._exit(3 if fault == "os._exit" else 0)
             if fault == "memory":
                 use_memory_up()
             if fault == "skip":
