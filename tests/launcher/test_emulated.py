@@ -115,6 +115,6 @@ def test_parse_wire():
 def test_cpus_are_divided(monkeypatch):
     with pytest.raises(InputError, match="cannot emulate 65 machines"):
         EmulatedBackend(65)
-    for count, cpus, shares in [(3, 8, [[0, 3, 6], [1, 4, 7], [2, 5]]), (4, 2, [[0], [1], [0], [1]])]:
+    for count, cpus, shares in [(3, 8, [(0, 3, 6), (1, 4, 7), (2, 5)]), (4, 2, [(0,), (1,), (0,), (1,)])]:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, cpus=cpus: set(range(cpus)))
         assert [machine.cpus for machine in EmulatedBackend(count).machines] == shares
