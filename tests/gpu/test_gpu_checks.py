@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import test_gpu
 import torch
 from gpu_support import train_ranks
 
@@ -37,3 +38,11 @@ def test_ranks_train_on_the_cpu():
     first, second = spawn(train_ranks, 2, ((CPU.device,) * 2,), backend="gloo", timeout=100)
     assert first == second
     assert first[-1] < first[0]
+
+
+def test_the_tests_themselves_run_on_the_cpu(monkeypatch):
+    """With the CPU in place of the GPU, so that a renamed function is not first seen on a GPU."""
+    monkeypatch.setattr(test_gpu, "GPU", CPU.device)
+    monkeypatch.setattr(test_gpu, "need_gpus", lambda *_: None)
+    test_gpu.test_plain_layer_equals_itself_on_the_cpu("empty neighborhoods", (16, 32))
+    test_gpu.test_a_batch_arrives_as_it_was()

@@ -60,7 +60,7 @@ def spawn(
         args: pickled for each rank. Tensors are in shared memory, so all ranks see what a rank writes to one.
         timeout: time limit in seconds, including the start of the processes.
         backend: create a process group ("gloo", "nccl") before ``fn`` is called. None: do not create one.
-            With "nccl", rank k uses GPU k, and gloo runs the collectives of CPU tensors (not run here: no GPU).
+            With "nccl", rank k uses GPU k, and gloo runs the collectives of CPU tensors (run with one GPU only).
         threads: OpenMP threads per rank. None: the CPUs of this process divided by ``nprocs``.
         echo: print the output of all ranks (Python and C code, both streams) at the end, in rank order.
 
