@@ -41,9 +41,9 @@ def test_a_step_is_in_at_most_twelve_files_and_a_run_in_at_most_forty():
     assert len(files) <= 12
     assert f"Those are {len(files)} files" in TEXT
     run = files_named(between("## From the command", "## One mini-batch"))
-    both = run | files_named(between("## One mini-batch", "## What was done when"))
+    both = run | files_named(between("## One mini-batch", "## Timeline of a run"))
     assert len(both) <= 40
-    assert f"Those are {len(run)} files; with those of a mini-batch below, {len(both)}." in TEXT
+    assert f"These steps are in {len(run)} files, or {len(both)} with the mini-batch below." in TEXT
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
         if size is not None and (found := path.stat().st_size) != size:
             return f"has {found} bytes, expected {size}"
         if digest is not None and sha256_of(path) != digest:
-            return "has other content than when it was written (checksum)"
+            return "has changed since it was written (checksum)"
     except OSError as error:  # a bad sector
         return f"cannot be read: {error.strerror}"
     return None

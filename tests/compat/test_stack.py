@@ -60,7 +60,7 @@ def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypat
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, "dgl.graphbolt", module)
-    words = r"is not there: this DGL has a GraphBolt library for torch 2.0.0, 2.2.1, and this is torch 2.13.0"
+    words = r"is not available: this DGL has a GraphBolt library for torch 2.0.0, 2.2.1, but this is torch 2.13.0"
     for use in (lambda: module.ItemSet, lambda: exec("from dgl.graphbolt import ItemSet", {})):
         with pytest.raises(ImportError, match=words):
             use()
@@ -95,7 +95,9 @@ def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == "False"
-    assert second.startswith("dgl.graphbolt.ItemSet is not there: this DGL has a GraphBolt library for torch 2.0.0, ")
+    assert second.startswith(
+        "dgl.graphbolt.ItemSet is not available: this DGL has a GraphBolt library for torch 2.0.0, "
+    )
 
 
 def test_a_program_without_tutorial_lib_and_without_a_job_can_import_dgl():

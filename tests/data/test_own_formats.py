@@ -121,7 +121,7 @@ def test_other_files_are_refused_with_a_remedy(tmp_path):
     (tmp_path / "cut.bin").write_bytes((tmp_path / "two.bin").read_bytes()[:100])
     write(tmp_path, {"mine.csv": "src,dst\n0,1\n", "chunks/metadata.json": "{}"})
     for name in ("two.bin", "cut.bin", "mine.csv"):
-        with pytest.raises(InputError, match=f"{name}: no file with one DGL graph, or damaged") as caught:
+        with pytest.raises(InputError, match=f"{name} is damaged, or is not a file with one DGL graph") as caught:
             load_dataset(tmp_path / name)
         assert "as edges.csv and nodes.csv" in caught.value.remedy
     with pytest.raises(InputError, match=r"has none of edges.csv, .*, edges.npy and graph.yaml") as caught:

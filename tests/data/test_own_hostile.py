@@ -52,7 +52,7 @@ CASES = {
     "yaml: nested": ("graph.yaml", b"[" * 1500, "graph.yaml: cannot be read: maximum recursion depth"),
     "yaml: code": ("graph.yaml", b"!!python/object/apply:os.system ['touch executed']", "not determine a construc"),
     "npz: a pipe": ("g.npz", None, "g.npz is neither a folder nor a file"),
-    "dgl: pickle": ("g.bin", PICKLE, "g.bin: no file with one DGL graph, or damaged"),
+    "dgl: pickle": ("g.bin", PICKLE, "g.bin is damaged, or is not a file with one DGL graph"),
 }
 
 

@@ -102,7 +102,7 @@ def test_extra_envs_may_be_a_list():
         ({"--workspace": "no-folder", "--part_config": "p.json"}, "no-folder/p.json: No such file"),
         ({"--extra_envs": "A"}, "'A' is not NAME=VALUE"),
         ({"--ssh_port": "22"}, "choose one of"),
-        ({"command": "python3 'x.py"}, "the command: cannot read"),
+        ({"command": "python3 'x.py"}, "cannot parse the command"),
     ],
 )
 def test_mistakes_are_found_first(partition_of, changes, words, tmp_path, run_here):

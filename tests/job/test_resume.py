@@ -66,9 +66,11 @@ def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left
     printed = start_and_kill(slow, out, 1, lambda run: run.send_signal(signal.SIGTERM), code=143)
     (saved,) = (event for event in events_of(out) if event["kind"] == "checkpoint" and "step" in event)
     epochs, step = saved["epochs"], saved["step"]
-    assert f"stopped after step {step} of epoch {epochs + 1}; go on with --resume\ntold to end (SIGTERM); " in printed
+    assert (
+        f"stopped after step {step} of epoch {epochs + 1}; continue with --resume\nterminated by SIGTERM; " in printed
+    )
     assert printed.endswith(f"\nto continue: python -m tutorial_lib train --resume --out {out}\n")
-    assert tutorial("explain", str(out)).stdout.startswith("the job was told to end\n")
+    assert tutorial("explain", str(out)).stdout.startswith("an interrupted job\n")
     steps = [(event["epoch"], event["step"]) for event in events_of(out) if event["kind"] == "step"]
     assert max(steps) == (epochs, step - 1)  # counted from 0
     done = tutorial("train", *common, "--resume", "--out", str(out))
@@ -163,19 +165,19 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_pat
     path = out / "checkpoint" / f"epoch-000{EPOCHS}" / "optimizer.safetensors"
     flip_bit(path, 1000)
     done = tutorial("train", *single_run.options, "--resume", "--out", str(out))
-    sentence = f"damaged checkpoint: {path} has other content than when it was written (checksum)"
-    assert f"{sentence}; the one before it is used" in done.stdout
+    sentence = f"damaged checkpoint: {path} has changed since it was written (checksum)"
+    assert f"{sentence}; using the previous checkpoint" in done.stdout
     assert f"continuing after epoch {EPOCHS - 1} from the checkpoint" in done.stdout
     assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
     assert (keep / "model.safetensors").exists()
     assert notes.is_dir()
-    saw("a flipped bit in the newest checkpoint", f"none: {sentence}; the one before it is used", None)
+    saw("a flipped bit in the newest checkpoint", f"none: {sentence}; using the previous checkpoint", None)
     flip_bit(path, 1000)
     flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors", 1000)
     done = run_here("train", *single_run.options, "--epochs", "9", "--resume", "--out", str(out))
     assert done.returncode == 2
-    assert f"error: {sentence}; and the one before it: damaged checkpoint: " in done.stderr
+    assert f"error: {sentence}; previous checkpoint: damaged checkpoint: " in done.stderr
 
 
 def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(single_run, tmp_path):

@@ -58,7 +58,7 @@ def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
     agents.stop(2.5, lambda *_: None)
     assert time.monotonic() - start < 60
     assert agents.processes[0].returncode == -signal.SIGKILL
-    assert said == ["waiting for the agents to stop what they started (for at most 2.5 s)"]
+    assert said == ["waiting for the agents to stop their processes (for at most 2.5 s)"]
 
 
 def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):

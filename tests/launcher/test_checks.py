@@ -25,14 +25,14 @@ def test_an_address_of_another_machine_and_the_wrong_order(monkeypatch):
     assert not failed([checks.check_address(EMPTY, 0)])
     finding = the_fail([checks.check_address(replace(EMPTY, machines=[ELSEWHERE, HERE]), 0)])
     assert "192.0.2.7 (line 1) does not belong to this machine; it has 127.0.0.1" in finding.detail
-    assert "127.0.0.1, of line 2: are the lines of ip_config.txt in wrong order?" in finding.remedy
+    assert "127.0.0.1, which is in line 2. Check the order of the lines in ip_config.txt." in finding.remedy
     monkeypatch.setattr(checks, "ipv4_addresses", lambda: {"lo": ["127.0.0.9", "127.0.0.1"]})
     finding = the_fail([checks.check_address(EMPTY, 0)])
     assert "is not the first address of its interface, and DGL sees only 127.0.0.9" in finding.detail
     assert "DGL takes this machine for machine 0" in finding.remedy
 
 
-@pytest.mark.parametrize(("offset", "purpose"), [(1, "server 1"), (2, "the meeting point of the ranks")])
+@pytest.mark.parametrize(("offset", "purpose"), [(1, "server 1"), (2, "the rendezvous of the ranks")])
 def test_a_taken_port_and_its_owner(offset, purpose):
     """L22. A port with a closed connection, which keeps it for a minute (TIME_WAIT), is free for DGL's servers."""
     first = free_ports(3)
@@ -57,7 +57,7 @@ def test_the_folders_of_a_job(tmp_path, monkeypatch):
     detail = the_fail(checks.check_folders(plan, 0)).detail
     assert re.fullmatch(rf"cannot write to .*{tmp_path}/a .*: Not a directory", detail)
     finding = the_fail(checks.check_folders(replace(plan, cwd=f"{tmp_path}/gone"), 0))
-    assert finding.detail == f"there is no folder {tmp_path}/gone"
+    assert finding.detail == f"{tmp_path}/gone does not exist"
 
 
 @pytest.mark.parametrize(

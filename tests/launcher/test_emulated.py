@@ -93,7 +93,7 @@ def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulat
     assert done.returncode == 0, done.stderr
     (warning,) = done.stderr.splitlines()
     assert warning.startswith("warning: this host does not allow emulated machines: ")
-    assert warning.endswith(". This run is train --machines 1 --trainers 2")
+    assert warning.endswith(". Continuing as train --machines 1 --trainers 2")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["machines"], result["trainers_per_machine"]) == (1, 2)
     options = json.loads((tmp_path / "run" / "options.json").read_text())

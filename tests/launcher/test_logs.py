@@ -91,4 +91,4 @@ def test_of_a_burst_the_end_is_shown_and_the_bytes_before_are_counted(tmp_path, 
 def test_machine_and_trainer_stand_in_front(capsys):
     event = {"kind": "output", "machine": "machine-1", "trainer": 0, "lines": ["a [b]"], "skipped": 1200}
     RunDisplay().on_event(event)
-    assert capsys.readouterr().out == "[machine-1 0] ... 1,200 bytes are in the log only\n[machine-1 0] a [b]\n"
+    assert capsys.readouterr().out == "[machine-1 0] ... 1,200 bytes omitted, see the log\n[machine-1 0] a [b]\n"

@@ -110,7 +110,7 @@ def test_a_lost_pod_0_starts_again_and_the_run_goes_on(pods, tmp_path):
     assert first.poll() is None, job.log(0)
     first.send_signal(signal.SIGTERM)
     assert first.wait(60) == 143, job.log(0)
-    assert "told to end (SIGTERM); everything that was started has been stopped" in job.log(0)
+    assert "terminated by SIGTERM; all started processes have been stopped" in job.log(0)
     assert second.poll() is None, job.log(1)
     epochs = sum(event["kind"] == "epoch" for event in events_of(job.run))
     job.args[job.args.index("400")] = str(epochs + 2)

@@ -135,14 +135,14 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     assert state(tasks[0])["NodeList"] != state(tasks[1])["NodeList"]
     on("machine-0", "scancel", tasks[1])
     wait_for(tasks[1], "CANCELLED")
-    wait_for_text(logs[1], "told to end (SIGTERM); everything that was started has been stopped")
+    wait_for_text(logs[1], "terminated by SIGTERM; all started processes have been stopped")
     before = logs[0].read_text().count("epoch")
     wait_until(lambda: logs[0].read_text().count("epoch") > before, "the other job to go on", 60)
     hours, minutes, seconds = map(int, state(tasks[0])["RunTime"].split(":"))
     limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
     assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
-    wait_for_text(logs[0], "told to end (SIGTERM)")
+    wait_for_text(logs[0], "terminated by SIGTERM")
     events = (logs[0].with_suffix("") / "events.jsonl").read_text().splitlines()
     kinds = [kind for kind in (json.loads(line)["kind"] for line in events) if kind in ("step", "checkpoint")]
     assert kinds[-1] == "checkpoint"  # only the script's process was told: the ranks could save
@@ -170,7 +170,7 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
     assert [machine.name for machine in cluster.machines] == ["a", "b"]
     words = cluster.popen(cluster.machines[1], ["true"], stdout=subprocess.PIPE, text=True).communicate()[0]
     assert {"--overlap", "--mem=0", "--chdir=/", "--nodelist=b"} <= {*words.split()}
-    with pytest.raises(InputError, match="4 machines are wanted, and the allocation has 3 nodes"):
+    with pytest.raises(InputError, match="the job needs 4 machines, but the allocation has 3 nodes"):
         SlurmBackend(count=4)
     with pytest.raises(InputError, match=r"--subnet 10\.1: "):
         SlurmBackend("10.1")

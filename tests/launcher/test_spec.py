@@ -31,7 +31,7 @@ def test_ip_config_round_trip_and_blank_lines(tmp_path):
         ("10.0.0.1 80", "port '80' is not a number from 1024 to 65535"),
         ("10.0.0.1 1 2", "port '1 2'"),
         ("10.0.0.1\n10.0.0.1", r"line 2: 10\.0\.0\.1 is listed twice"),
-        ("\n", "no machine in it"),
+        ("\n", "lists no machines"),
     ],
 )
 def test_faults_are_named_with_their_line(tmp_path, text, words):

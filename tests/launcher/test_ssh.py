@@ -225,7 +225,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     assert len(left_of_starts(ssh_lab, TARGET)) == 2  # until everything is here
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert done.returncode == 0, done.stderr
-    assert "everything is in" in done.stdout
+    assert "all results are in" in done.stdout
     assert left_of_starts(ssh_lab, TARGET) == []
     assert len(read_checkpoint(run / "checkpoint").manifest.epochs) >= len(home.epochs)
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
@@ -252,7 +252,7 @@ def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert epochs_of(tmp_path / "runs" / "first") == [0, 1, 2]
     assert "continuing after epoch 2 " in done.stdout
-    assert "everything is in" in done.stdout or "nothing is left to fetch" in done.stdout
+    assert "all results are in" in done.stdout or "nothing is left to fetch" in done.stdout
     for run in ("runs/first", "runs/finale"):
         assert (tmp_path / run / "predictions.npy").is_file()
         assert len(read_checkpoint(tmp_path / run / "checkpoint").manifest.epochs) == len(epochs_of(tmp_path / run))

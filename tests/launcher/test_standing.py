@@ -66,7 +66,7 @@ def test_a_command_on_a_machine_is_as_with_ssh(lab):
     tutorial("on", "all", "sh", "-c", "test $(hostname) = machine-0", code=1)
     tutorial("on", "machine-0", "sh", "-c", "exit 7", code=7)
     assert tutorial("on", "machine-0", "wc", "-c", input="12345") == "5\n"
-    assert "there is no 'machine-7'" in tutorial("on", "machine-7", "true", code=2)
+    assert "there is no machine 'machine-7'" in tutorial("on", "machine-7", "true", code=2)
     assert "cannot start 'no-such-program'" in tutorial("on", "machine-0", "no-such-program", code=127)
     command = subprocess.Popen([*PROGRAM, "on", "machine-1", "sleep", "1000"])
     wait_until(lambda: "sleep 1000" in commands_on("machine-1"), "the command to run there")

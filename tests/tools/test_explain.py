@@ -83,7 +83,7 @@ def test_the_logs_of_the_last_start_are_read(tmp_path, run_here):
         find_logs(tmp_path)
     for name in ("resume-2", "resume-10", "resume-x"):
         (tmp_path / "logs" / name).mkdir(parents=True)
-        (tmp_path / "logs" / name / "failure.txt").write_text("told to end (SIGTERM); everything ...\n")
+        (tmp_path / "logs" / name / "failure.txt").write_text("terminated by SIGTERM; everything ...\n")
     assert find_logs(tmp_path) == [tmp_path / "logs" / "resume-10" / "failure.txt"]
     assert "nothing has no logs" in run_here("explain", "nothing").stderr
 

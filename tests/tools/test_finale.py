@@ -28,17 +28,17 @@ def confirm(scale: float, epochs: int) -> None:
 
 def test_a_large_run_needs_an_answer(monkeypatch, capsys):
     confirm(0.01, epochs=1)
-    assert re.search(r"forecast: .* about [\d.]+ MB of memory on each machine, 1 min", capsys.readouterr().out)
+    assert re.search(r"estimate: .* about [\d.]+ MB of memory on each machine, 1 min", capsys.readouterr().out)
     for answer in (True, False):
         monkeypatch.setattr(jobs, "ask", lambda _question, answer=answer: answer)
-        with contextlib.nullcontext() if answer else pytest.raises(InputError, match="nobody agreed"):
+        with contextlib.nullcontext() if answer else pytest.raises(InputError, match="was not confirmed"):
             confirm(0.1, epochs=100_000)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--dataset", "synthetic-products", "--full", "--epochs", "1000", "--out", "out"], "nobody agreed to it"),
+        (["--dataset", "synthetic-products", "--full", "--epochs", "1000", "--out", "out"], "was not confirmed"),
     ],
 )
 def test_the_command_refuses(words, message, run_here, tmp_path):
@@ -77,7 +77,9 @@ def test_wrong_predictions_are_an_error(data_root, tmp_path):
     jobs.check_predictions(source, tmp_path, result)
     predictions[data["test_mask"].numpy().nonzero()[0][0]] += 1
     np.save(tmp_path / "predictions.npy", predictions)
-    with pytest.raises(JobError, match=r"predictions\.npy has test accuracy 0\.99\d+, the trainers counted 1\.0"):
+    with pytest.raises(
+        JobError, match=r"the test accuracy of predictions\.npy is 0\.99\d+, but the trainers counted 1\.0"
+    ):
         jobs.check_predictions(source, tmp_path, result)
 
 

@@ -13,7 +13,7 @@ KUBERNETES = ["--kubernetes", "--image", "x"]
     [
         (["--kubernetes", "train"], "--kubernetes needs --image"),
         ([*KUBERNETES, "--time", "soon", "train"], "--time soon: write a time such as 30"),
-        ([*KUBERNETES, "partition"], "submit partition: it runs train, finale and launch"),
+        ([*KUBERNETES, "partition"], "submit partition: only train, finale or launch can run"),
         (["train", "--out", "x"], "the script sets --out"),
         (["train", "--dataset", "ogbn-prodcts"], "unknown data set 'ogbn-prodcts'"),
         ([*KUBERNETES, "train", "--dataset", "ogbn-prodcts"], "Did you mean ogbn-products?"),

@@ -31,7 +31,7 @@ def check_whole(out: Path) -> None:
     [
         ('"$@" | head -1; exit "${PIPESTATUS[0]}"', ""),
         ('exec "$@" <&- >&- 2>&-', ""),
-        ('exec "$@" >/dev/full', "warning: a part of the output could not be written: No space left on device\n"),
+        ('exec "$@" >/dev/full', "warning: some of the output could not be written: No space left on device\n"),
     ],
 )
 def test_an_output_that_cannot_be_written_does_not_end_the_run(shell, warning, small_dataset, data_root, tmp_path):
@@ -67,7 +67,7 @@ def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
         run.kill()
     name = "SIGTERM" if ignored else "SIGHUP"
     assert run.returncode == (143 if ignored else 129)
-    assert f"told to end ({name}); everything that was started has been stopped\n" in errors
+    assert f"terminated by {name}; all started processes have been stopped\n" in errors
     assert "Traceback" not in errors
 
 

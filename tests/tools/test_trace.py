@@ -108,7 +108,7 @@ def test_a_mistake_is_one_sentence(tmp_path):
 def test_a_job_on_two_machines(finished_run, tmp_path, run_here):
     run = shutil.copytree(finished_run.out, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint"))
     printed = run_here("trace", str(run)).stdout
-    assert f"{run / 'trace.json'}: open it in https://ui.perfetto.dev" in printed
+    assert f"wrote {run / 'trace.json'}. Open it in https://ui.perfetto.dev" in printed
     assert "clock of machine-1: " in printed
     spans = spans_of(run)
     assert {*spans} >= {("coordinator", "stages"), ("machine-0", "server 0"), ("machine-1", "rank 1, batches")}

@@ -136,7 +136,7 @@ def test_damage_costs_one_epoch(saved_twice, name):
     assert len(read_checkpoint(saved_twice).manifest.epochs) == 1
     flip_bit(saved_twice / "epoch-0001" / "model.safetensors", -5)
     for read in (lambda: read_checkpoint(saved_twice), lambda: load(saved_twice, *trained(steps=0))):
-        with pytest.raises(InputError, match=r"epoch-0002/model.*; and the one before it: .*epoch-0001/model"):
+        with pytest.raises(InputError, match=r"epoch-0002/model.*; previous checkpoint: .*epoch-0001/model"):
             read()
 
 
@@ -194,7 +194,7 @@ def test_damage_on_another_machine_sends_all_ranks_back(tmp_path):
     assert not (folders[0] / "epoch-0002" / "embeddings-machine-1.safetensors").exists()
     assert not (folders[1] / "manifest.json").exists()
     rows = folders[1] / "epoch-0002" / "embeddings-machine-1.safetensors"
-    damage = f"damaged checkpoint: {rows} has other content than when it was written (checksum)"
+    damage = f"damaged checkpoint: {rows} has changed since it was written (checksum)"
     assert first == ["2 10.0", f"1 0.0 {damage}"]
     assert second == ["2 11.0", "1 1.0"]
 

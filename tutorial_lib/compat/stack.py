@@ -34,7 +34,7 @@ def problem(dgl_path: Iterable[str]) -> str | None:
     known, loaded = sorted(path.stem.rpartition("_")[2] for path in paths), sys.modules.get("torch")
     torch = str(loaded.__version__ if loaded else version("torch")).split("+")[0]
     if torch not in known:
-        return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, and this is torch {torch}"
+        return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, but this is torch {torch}"
     if any(Path(folder, "datapipes").is_dir() for folder in folders_of("torchdata")):
         return None
     return "dgl.graphbolt needs torchdata.datapipes, which torchdata 0.10 removed (the course pins 0.7.1)"
@@ -50,7 +50,7 @@ class MissingGraphBolt(ModuleType):
         if name.startswith("_") and name.endswith("_"):  # Python and notebooks look for names like _repr_html_
             raise AttributeError(name)
         # An AttributeError would lose the reason in ``from dgl.graphbolt import ItemSet``.
-        raise ImportError(f"{self.__name__}.{name} is not there: {vars(self)['__spec__'].loader_state}")
+        raise ImportError(f"{self.__name__}.{name} is not available: {vars(self)['__spec__'].loader_state}")
 
 
 class Finder(Loader):

@@ -187,7 +187,7 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
         raise InputError(f"{text}, and no node or edge of type {empty[0]!r}")
     if need_features and "feat" not in dataset.target_data:
         remedy = "Train with --task embedding, which learns a row for each node. data --graph-only checks the rest."
-        raise InputError(f"{name}: has no node features ('feat')", remedy)
+        raise InputError(f"{name} has no node features ('feat')", remedy)
     for kind in graph.ntypes:
         feat = graph.nodes[kind].data.get("feat")
         if feat is None or (kind == dataset.target and not need_features):

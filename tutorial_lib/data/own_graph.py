@@ -260,7 +260,7 @@ def _read_dgl_file(path: Path) -> GraphFiles:
         (graph,), _ = dgl.load_graphs(str(path))
     except (dgl.DGLError, ValueError):
         remedy = "Save one graph with dgl.save_graphs. Put tables into a folder, as edges.csv and nodes.csv."
-        raise InputError(f"{path}: no file with one DGL graph, or damaged", remedy) from None
+        raise InputError(f"{path} is damaged, or is not a file with one DGL graph", remedy) from None
     graph = graph.long()
     nodes = {kind: Nodes(path, range(graph.num_nodes(kind)), _arrays(graph.nodes[kind].data)) for kind in graph.ntypes}
     ends = {relation: graph.edges(order="eid", etype=relation) for relation in graph.canonical_etypes}

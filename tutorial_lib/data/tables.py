@@ -81,7 +81,7 @@ def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.A
             if size > psutil.virtual_memory().available:  # the tensors of the table will need about the same memory
                 raise ValueError("the content does not fit in memory. Remove rows or columns")
         if not rows:
-            raise ValueError("there is no row in it")
+            raise ValueError("the file has no rows")
         return {name: pa.concat_arrays(arrays) if arrays[1:] else arrays[0] for name, arrays in found.items()}
 
 
@@ -201,7 +201,7 @@ def _read_node_table(file: Path, nodes: Nodes) -> None:
         numbers = [SPLITS.get(str(word or "").lower()) for word in split.to_pylist()]
         if None in numbers:
             row = numbers.index(None)
-            raise InputError(f"{row_name(file, row)}: {split[row]} is no split", "Write train, valid, test or nothing.")
+            raise InputError(f"{row_name(file, row)}: unknown split {split[row]}", "Use train, valid, test or nothing.")
         nodes.arrays[SPLIT] = np.array(numbers, np.uint8)
 
 

@@ -19,7 +19,7 @@ LINES = {  # of kinds of events and of stages
     "progress": "{what}: batch {batches} of {of}",
     "epoch": "epoch {epoch:{width}}/{total}  loss {loss:.4f}  valid {val_score:.4f}  {seconds:.2f} s",
     "evaluating": "evaluating every node over all its neighbors",
-    "stopped": "stopped after {place}; go on with --resume",
+    "stopped": "stopped after {place}; continue with --resume",
     "resumed": "continuing after {place} from the checkpoint",
 }
 
@@ -47,7 +47,7 @@ class RunDisplay:
     def on_event(self, event: Event) -> None:
         """Print the lines of an event, or update the last line."""
         if event["kind"] == "output":
-            skipped = [f"... {event['skipped']:,} bytes are in the log only"] if event["skipped"] else []
+            skipped = [f"... {event['skipped']:,} bytes omitted, see the log"] if event["skipped"] else []
             for line in [*skipped, *event["lines"]]:
                 self.show(f"[{event['machine']} {event['trainer']}] {line}\n")
         elif text := describe_event(event, self.epochs):
@@ -71,7 +71,7 @@ def describe_event(event: Event, epochs: int) -> str:
     fields |= {"total": epochs, "width": len(str(epochs)), "place": f"epoch {event.get('epochs')}"}
     if "epochs" in event and "step" in event:
         fields["place"] = f"step {event['step']} of epoch {event['epochs'] + 1}"
-    damaged = "{damaged}; the one before it is used; " if "damaged" in event else ""
+    damaged = "{damaged}; using the previous checkpoint; " if "damaged" in event else ""
     return (damaged + LINES.get(event.get("stage", event["kind"]), "")).format(**fields)
 
 

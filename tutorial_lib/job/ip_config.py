@@ -37,7 +37,7 @@ def read_ip_config(path: Path) -> list[Machine]:
             raise InputError(f"{where}: {address} is listed twice; each machine serves exactly one part")
         machines.append(Machine(f"machine-{len(machines)}", address, int(port)))
     if not machines:
-        raise InputError(f"{path}: no machine in it")
+        raise InputError(f"{path} lists no machines")
     return machines
 
 
@@ -45,6 +45,6 @@ def check_private(machines: Sequence[Machine]) -> None:
     """Raise an InputError for a public address, because DGL's RPC unpickles every message that arrives on its ports."""
     for machine in machines:
         if not ipaddress.ip_address(machine.address).is_private:
-            detail = f"{machine.name}: {machine.address} is a public address; DGL unpickles what arrives on its ports: "
+            detail = f"{machine.name}: {machine.address} is a public address. DGL unpickles all data that it receives, "
             remedy = "Use addresses of a private network, or, behind a firewall, --allow_public_addresses."
-            raise InputError(f"{detail}who reaches them runs code", remedy)
+            raise InputError(f"{detail}so anyone who can reach its ports can run code", remedy)

@@ -194,7 +194,7 @@ def split_command(command: Sequence[str]) -> tuple[list[str], bool]:
     try:
         return shlex.split(text), False
     except ValueError as error:
-        raise InputError(f"the command: cannot read {text!r}: {error}") from None
+        raise InputError(f"cannot parse the command {text!r}: {error}") from None
 
 
 def parse_environment(pairs: Sequence[str]) -> dict[str, str]:

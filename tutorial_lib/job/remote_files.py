@@ -134,7 +134,7 @@ class RemoteFiles:
         self._background.shutdown(cancel_futures=True)
         problems = self.finish()
         if problems and kind is None:
-            message = f"the job ended well, but not all of its results are here: {problems[0]}"
+            message = f"the job succeeded, but some of its results were not downloaded: {problems[0]}"
             raise JobError(message, "\n".join(problems[1:]))
         for text in problems:
             self._say(text)

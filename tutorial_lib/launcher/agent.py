@@ -143,7 +143,7 @@ class Agent:
         if not cause:
             cause = describe_exit_code(code)
             if self.health.out_of_memory(code):
-                cause += "; the kernel ended a process for want of memory at that time"
+                cause += "; at that time the kernel killed a process because memory ran out"
             if role not in WORKERS and (exception := uncaught_exception(lines, code)):  # more useful than the exit code
                 cause = f"{exception} ({cause})"
         self.link.put(msg.Failed(role, k, cause, lines))

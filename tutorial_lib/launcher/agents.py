@@ -149,10 +149,10 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def _describe_end(self, index: int) -> str:
         if self.backend.traits.silence_seconds is not None:  # the exit code is that of ssh or srun
-            return "it was killed, or the connection to it is lost (then it ends what it started by itself)"
+            return "it was killed, or the connection to it is lost (in this case, it stops its processes itself)"
         wait_or_kill(self.processes[index], 2.0)
         end = describe_exit_code(self.processes[index].returncode or 0)
-        why = "; have its emulated machines ended (machines stop, --ttl)?" if "SIGKILL" in end else ""
+        why = "; were its emulated machines stopped (machines stop, --ttl)?" if "SIGKILL" in end else ""
         return f"the agent ended unexpectedly ({end}){why}"
 
     def stop(self, seconds: float, take: Callable[[int, msg.Message], None]) -> None:
@@ -160,7 +160,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         left = seconds
         try:
             self.send_all(msg.Command("stop"))
-            for left in attempts("the agents to stop what they started", seconds, pause=0, say=self.say):
+            for left in attempts("the agents to stop their processes", seconds, pause=0, say=self.say):
                 if not self.open:
                     break
                 for index, message in self.receive(min(left, 0.2)):

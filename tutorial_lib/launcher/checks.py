@@ -47,10 +47,10 @@ def check_address(spec: JobSpec, index: int) -> Finding:
     detail = f"{wanted} (line {index + 1}) does not belong to this machine; it has {', '.join(sorted(seen))}"
     if any(wanted in addresses for addresses in known.values()):
         detail = f"{wanted} is not the first address of its interface, and DGL sees only {', '.join(sorted(seen))}"
-    remedy = "Otherwise DGL takes this machine for machine 0. Correct ip_config.txt."
+    remedy = "Correct ip_config.txt. Otherwise DGL treats this machine as machine 0."
     for line, other in enumerate(spec.machines, start=1):
         if other.address in seen:
-            remedy = f"It has {other.address}, of line {line}: are the lines of ip_config.txt in wrong order?"
+            remedy = f"It has {other.address}, which is in line {line}. Check the order of the lines in ip_config.txt."
     return Finding("address", FAIL, detail, remedy)
 
 
@@ -59,7 +59,7 @@ def check_ports(spec: JobSpec, index: int) -> Finding:
     port = spec.machines[index].port
     wanted = {port + k: f"{role.name} {k}" for role in spec.roles if role.listens for k in range(role.count)}
     if index == 0 and spec.master_port:
-        wanted[spec.master_port] = "the meeting point of the ranks"
+        wanted[spec.master_port] = "the rendezvous of the ranks"
     sockets = [found for found in psutil.net_connections("tcp") if found.status == psutil.CONN_LISTEN]
     owners = {s.laddr.port: f"process {s.pid}" if s.pid else "another user" for s in sockets if s.laddr}
     problems = [f"{number} is above 65535" for number in wanted if number > 65535]
@@ -88,7 +88,7 @@ def check_folders(spec: JobSpec, index: int) -> Iterator[Finding]:
     """Check that the working directory exists, and that the log folder can be written or made."""
     cwd = Path(spec.cwd)
     if spec.cwd and not cwd.is_dir():
-        yield Finding("folder", FAIL, f"there is no folder {cwd}", "The working directory must exist everywhere.")
+        yield Finding("folder", FAIL, f"{cwd} does not exist", "The working directory must exist on every machine.")
     elif spec.log_dir:
         path = cwd / spec.log_folder(index)
         problem = find_disk_problem(next(folder for folder in [path, *path.parents] if folder.exists()))

@@ -57,7 +57,7 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
     shown = stopped[:1] or [one for one in found if one[1].role == "trainer"] or found
     index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))
     stalled = JobFailed(spec, index, stack.role, stack.index, "", list(texts.values()))
-    stalled.message = f"the job has not moved for {seconds:g} s: "
+    stalled.message = f"the job has made no progress for {seconds:g} s: "
     stalled.message += "; ".join(texts[one] for one in shown) or "no process answered"
     stalled.args, stalled.log, stalled.is_stall = (stalled.message,), Path(spec.log_dir) / "stacks.txt", True
     with contextlib.suppress(OSError):  # a full disk must not hide the failure
@@ -70,8 +70,8 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
 
 def describe_interruption(exit_code: object) -> str:
     """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
-    ended: dict[object, str] = {130: "interrupted", 143: "told to end (SIGTERM)", 129: "told to end (SIGHUP)"}
-    return f"{ended[exit_code]}; everything that was started has been stopped" if exit_code in ended else ""
+    ended: dict[object, str] = {130: "interrupted", 143: "terminated by SIGTERM", 129: "terminated by SIGHUP"}
+    return f"{ended[exit_code]}; all started processes have been stopped" if exit_code in ended else ""
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.flush()
         if lost := getattr(getattr(sys.stdout.buffer, "raw", None), "lost", ""):
-            to_stderr(f"warning: a part of the output could not be written: {lost}")
+            to_stderr(f"warning: some of the output could not be written: {lost}")
     sys.exit(code)
 
 

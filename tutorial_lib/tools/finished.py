@@ -33,7 +33,7 @@ def explain(paths: Annotated[list[Path], about("Log files, or the folder of a ru
         print(f"  means: {failure['means']}\n  look:  {failure['look']}\n  lesson: {failure['lesson']:02d}\n")
     if not found:
         remedy = "docs/debugging.md lists the first command for each symptom."
-        raise JobError(f"unknown: nothing in {logs[0]} is a failure that this command knows", remedy)
+        raise JobError(f"unknown: {logs[0]} contains no message that this command recognizes", remedy)
 
 
 @cache
@@ -106,7 +106,7 @@ def trace(
         raise InputError(f"{path} is damaged: an event has wrong fields", "Remove the damaged lines.") from None
     for name, ahead in offsets.items():
         print(f"clock of {name}: {1e3 * ahead:+.2f} ms, corrected")
-    print(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing")
+    print(f"wrote {out}. Open it in https://ui.perfetto.dev or chrome://tracing")
 
 
 def spans_in(events: list[Event]) -> Iterator[tuple[Track, str, float, float]]:
@@ -153,4 +153,4 @@ def fetch(
             return
         if problems := fetch_results(run, print, trust=trust):
             raise JobError(problems[0], "\n".join(problems[1:]))
-    print(f"everything is in {run}")
+    print(f"all results are in {run}")

@@ -55,7 +55,7 @@ def train(
     source.check_arguments()
     layout = cli.choose_machines(layout, ssh, given)
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
-        raise InputError("--single-process has no --trainers, --samplers and --servers")
+        raise InputError("--single-process cannot be used with --trainers, --samplers or --servers")
     config = cli.complete_config(config, source.seed, fanouts, cache, layout.samplers)
     folder = check_run_folder(out or default_run_folder(source.name), resume=keep.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
@@ -72,7 +72,7 @@ def train(
         if given.keys() & {*cli.PLACES, "wire"}:  # the user has asked for emulated machines
             raise
         given |= {"machines": 1, "trainers": given.get("trainers", 2)}
-        chosen = f"This run is train --machines 1 --trainers {given['trainers']}"
+        chosen = f"Continuing as train --machines 1 --trainers {given['trainers']}"
         to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
         layout = replace(layout, emulate=None, trainers=given["trainers"])
         keep = replace(keep, options=cli.options_to_store(given))
@@ -135,10 +135,10 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
     memory = human_bytes(round(found.memory["machine"]))
     needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
-    print(f"forecast: {sizes}; about {needs} (it may be half or twice as much)", flush=True)
+    print(f"estimate: {sizes}; about {needs} (the job may need half or twice as much)", flush=True)
     large = seconds > LONG or (together and found.memory["all machines"] > psutil.virtual_memory().available)
     if large and not yes and not ask("This run is large. Start it?"):
-        raise InputError("not started, because this run is large and nobody agreed to it", "Add --yes to start it.")
+        raise InputError("not started, because this run is large and was not confirmed", "Add --yes to start it.")
 
 
 def check_predictions(source: DataSource, folder: Path, result: JsonObject) -> None:
@@ -148,7 +148,7 @@ def check_predictions(source: DataSource, folder: Path, result: JsonObject) -> N
     for name in ("val", "test"):
         found, counted = right[data[f"{name}_mask"].numpy().astype(bool)].mean(), result[f"{name}_accuracy"]
         if abs(found - counted) > 1e-9:
-            raise JobError(f"predictions.npy has {name} accuracy {found}, the trainers counted {counted}")
+            raise JobError(f"the {name} accuracy of predictions.npy is {found}, but the trainers counted {counted}")
 
 
 def published_accuracies(result: JsonObject) -> dict[str, tuple[float, float]]:

@@ -39,11 +39,11 @@ def start(
     found = persistent.start_machines(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
-    print(f"a command there:  {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
-    print(f"a job on them:    {PROGRAM} train --on {name}")
+    print(f"run a command:    {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
+    print(f"run a job:        {PROGRAM} train --on {name}")
     if found.ssh_config:
         print(f"ssh:              ssh -F {found.ssh_config} machine-0")
-    print(f"they end at {datetime.fromtimestamp(found.ends):%a %H:%M}, or with:  {PROGRAM} machines stop {name}")
+    print(f"they stop at {datetime.fromtimestamp(found.ends):%a %H:%M}, or with:  {PROGRAM} machines stop {name}")
 
 
 @machines_app.command(name="list")

@@ -45,7 +45,7 @@ def submit(
     """Write a script for Slurm's sbatch, or a manifest for Kubernetes, that runs a command on a cluster."""
     kind, *words = command
     if kind not in ("train", "finale", "launch"):
-        raise InputError(f"submit {kind}: it runs train, finale and launch", "submit --nodes 4 train --epochs 20")
+        raise InputError(f"submit {kind}: only train, finale or launch can run", "submit --nodes 4 train --epochs 20")
     given = parse(command)[2]  # wrong options are reported here, not on the nodes
     if taken := given.keys() & {*SET_BY_SCRIPT, *(() if kind == "launch" else ["ip_config"])}:
         raise InputError(f"submit: the script sets --{min(taken)}", "To choose the run folder: submit --out FOLDER ...")
@@ -83,7 +83,7 @@ def submit(
     start = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
     if go:
         sys.exit(subprocess.run(start).returncode)
-    print(f"{script} is written. To start it: {shlex.join(start)}")
+    print(f"wrote {script}. Start it with: {shlex.join(start)}")
 
 
 def check_paths(given: JsonObject, *, pods: bool) -> None:
@@ -97,7 +97,7 @@ def check_paths(given: JsonObject, *, pods: bool) -> None:
     for key, path in paths.items():
         if not f"{os.path.normpath(Path('/data', path.expanduser()))}/".startswith("/data/"):
             remedy = f"Copy it to the volume (docs/kubernetes.md), then give --{key} /data/{path.name}"
-            raise InputError(f"--{key} {path}: the pods have no files of this computer", remedy)
+            raise InputError(f"--{key} {path}: the pods cannot read files of this computer", remedy)
 
 
 def make_keys(name: str) -> dict[str, str]:

@@ -97,7 +97,7 @@ def read_checkpoint(folder: Path, read: Callable[[Path], Manifest] | None = None
             return FoundCheckpoint(folder / manifest.folder, manifest, "".join(problems))
         except InputError as error:
             problems.append(error.message)
-    raise InputError("; and the one before it: ".join(problems), NEW_RUN)
+    raise InputError("; previous checkpoint: ".join(problems), NEW_RUN)
 
 
 def check_same_settings(saved: Mapping[str, object], settings: Mapping[str, object], where: Path) -> None:

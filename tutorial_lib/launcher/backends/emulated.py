@@ -139,7 +139,7 @@ class EmulatedBackend(Backend):
     def machine(self, name: str) -> Machine:
         if found := [machine for machine in self.machines if machine.name == name]:
             return found[0]
-        raise InputError(f"there is no {name!r}", f"There are {self.machines[0].name} to {self.machines[-1].name}.")
+        raise InputError(f"there is no machine {name!r}", f"Use {self.machines[0].name} to {self.machines[-1].name}.")
 
     def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
         """``cut`` the link of a machine (packets are lost silently), ``mend`` it, or change its rate (``wire``)."""

@@ -104,7 +104,7 @@ class SlurmBackend(Backend):
             raise InputError(f"--subnet {subnet}: {error}", "Write it like 10.1.0.0/16.") from None
         listed = os.environ.get("SLURM_JOB_NODELIST")
         if listed is None or shutil.which("scontrol") is None or shutil.which("srun") is None:
-            remedy = "Ask for nodes first: salloc --nodes 2 --ntasks-per-node 1. For sbatch, submit writes a script."
+            remedy = "Allocate nodes first: salloc --nodes 2 --ntasks-per-node 1. Or write a script with submit."
             raise InputError("--slurm: this is not inside a Slurm allocation", remedy)
         command = ["scontrol", "show", "hostnames", listed]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -112,7 +112,7 @@ class SlurmBackend(Backend):
             raise InputError(f"{shlex.join(command)}: {done.stderr.strip()}")
         nodes = done.stdout.split()
         if count is not None and count > len(nodes):
-            raise InputError(f"{count} machines are wanted, and the allocation has {len(nodes)} nodes")
+            raise InputError(f"the job needs {count} machines, but the allocation has {len(nodes)} nodes")
         self.machines = [Machine(node, "") for node in nodes[:count]]
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
