@@ -42,8 +42,8 @@ def describe_exit_code(exit_code: int) -> str:
     if exit_code >= 0:
         return f"exit code {exit_code}"
     names = {number.value: number.name for number in signal.Signals}
-    full = "; /dev/shm was full, or another job wrote to the same files in it" if exit_code == -signal.SIGBUS else ""
-    return f"killed by signal {-exit_code} ({names.get(-exit_code, f'signal {-exit_code}')}{full})"
+    hint = "; /dev/shm was full, or another job wrote to the same files in it" if exit_code == -signal.SIGBUS else ""
+    return f"killed by signal {-exit_code} ({names.get(-exit_code, f'signal {-exit_code}')}{hint})"
 
 
 def printable(text: str) -> str:
@@ -60,12 +60,12 @@ def ask(question: str) -> bool:
     return False
 
 
-def check_trust(where: object, values: Mapping[str, object], *, trust: bool) -> None:
+def check_trust(source: object, values: Mapping[str, object], *, trust: bool) -> None:
     """Ask before a command uses values from a file that another user may have written. A refusal is an InputError."""
     if trust or not values:
         return
     shown = printable(", ".join(f"{name} {value}" for name, value in values.items())).replace("\n", "\\n")
-    message = f"{printable(str(where))} decides which programs, machines and files this command uses: {shown}"
+    message = f"{printable(str(source))} decides which programs, machines and files this command uses: {shown}"
     if not ask(f"{message}.\nWhoever wrote this file can run programs as you. Use these values?"):
         remedy = "If you wrote this file or trust its author, add --trust. Otherwise give your own values as options."
         raise InputError(message, remedy)
@@ -77,19 +77,19 @@ def to_stderr(text: str) -> None:
 
 
 def attempts(
-    what: str, seconds: float, *, pause: float = 0.1, say: Callable[[str], None] = to_stderr, remedy: str = ""
+    goal: str, seconds: float, *, pause: float = 0.1, say: Callable[[str], None] = to_stderr, remedy: str = ""
 ) -> Iterator[float]:
     """Repeat a loop body, which gets the remaining seconds, until it breaks. Use ``pause=0`` if the body itself waits.
 
     After two seconds, ``say`` reports the wait once. After all seconds, a WaitedTooLong is raised.
     """
-    start, said = time.monotonic(), False
+    start, notified = time.monotonic(), False
     while True:
         yield max(0.0, seconds - (time.monotonic() - start))
         waited = time.monotonic() - start
         if waited >= seconds:
-            raise WaitedTooLong(f"waited {seconds:g} s for {what}", remedy)
-        if not said and waited >= NOTICE_SECONDS:
-            said = True
-            say(f"waiting for {what} (for at most {seconds:g} s)")
+            raise WaitedTooLong(f"waited {seconds:g} s for {goal}", remedy)
+        if not notified and waited >= NOTICE_SECONDS:
+            notified = True
+            say(f"waiting for {goal} (for at most {seconds:g} s)")
         time.sleep(min(pause, seconds - waited))

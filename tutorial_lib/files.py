@@ -33,8 +33,8 @@ def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
     try:
         if not path.is_file():
             return "is missing"
-        if size is not None and (found := path.stat().st_size) != size:
-            return f"has {found} bytes, expected {size}"
+        if size is not None and (actual := path.stat().st_size) != size:
+            return f"has {actual} bytes, expected {size}"
         if digest is not None and sha256_of(path) != digest:
             return "has changed since it was written (checksum)"
     except OSError as error:  # a bad sector
@@ -96,9 +96,9 @@ def read_json(path: Path, kind: type[Kind], remedy: str = "") -> Kind:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", remedy) from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        problem = printable(f"{place}: {first['msg']}" if place else first["msg"])[:300]
+        first_error = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, first_error["loc"]))
+        problem = printable(f"{field}: {first_error['msg']}" if field else first_error["msg"])[:300]
         raise InputError(f"{path} is damaged: {problem}", remedy) from None
 
 
@@ -115,13 +115,13 @@ def try_lock(handle: int) -> bool | None:
 
 def lock_holder(path: Path) -> str:
     """Return the process that has locked a file or folder, such as ``process 123 (python -m ...)``."""
-    about = path.stat()
-    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    status = path.stat()
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with contextlib.suppress(OSError):
         # 1: FLOCK ADVISORY WRITE 123 08:01:5678 0 EOF
-        if found := re.search(rf"FLOCK +\w+ +\w+ +([1-9]\d*) {place} ", Path("/proc/locks").read_text()):
-            command = Path(f"/proc/{found[1]}/cmdline").read_text(errors="replace").replace("\0", " ")
-            return f"process {found[1]} ({' '.join(command.split())[:80]})"
+        if match := re.search(rf"FLOCK +\w+ +\w+ +([1-9]\d*) {inode} ", Path("/proc/locks").read_text()):
+            command = Path(f"/proc/{match[1]}/cmdline").read_text(errors="replace").replace("\0", " ")
+            return f"process {match[1]} ({' '.join(command.split())[:80]})"
     return "another process"
 
 
@@ -149,9 +149,9 @@ def graph_name_of(dataset_name: str) -> str:
 
 def parse_memory(value: str) -> int:
     """Return the bytes of ``12GB``, ``1.5GiB``, ``800M`` or ``5000``, at least 1."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", value.strip(), re.IGNORECASE)
-    unit = 1024 if found and found[3] else 1000
-    size = int(float(found[1]) * unit ** " KMGT".index((found[2] or " ").upper())) if found else 0
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", value.strip(), re.IGNORECASE)
+    unit = 1024 if match and match[3] else 1000
+    size = int(float(match[1]) * unit ** " KMGT".index((match[2] or " ").upper())) if match else 0
     if size == 0:
         raise InputError(f"{value!r} is not an amount of memory", "Write for example 12GB, 1.5GiB or 800MB.")
     return size

@@ -39,7 +39,7 @@ class Lab:
     def __init__(self, folder: Path, cluster: EmulatedBackend) -> None:
         self.cluster, self.run, self.workspace = cluster, folder / "my run", folder / "job"
         self.copy_to, self.bin = folder / "copy", folder / "bin"
-        cluster.traits = replace(cluster.traits, copy_to=str(self.copy_to), reach={})  # as if over ssh
+        cluster.traits = replace(cluster.traits, copy_to=str(self.copy_to), ssh_options={})  # as if over ssh
         self.run.mkdir()
         self.events: list[dict] = []
         for name in ("train.py", "parts/part0/graph", "parts/part1/graph", "runs/old", ".hidden"):

@@ -30,8 +30,8 @@ def test_a_partition_is_found_without_torch_and_dgl(tmp_path):
 def test_a_changed_file_is_another_data_set(tmp_path):
     (tmp_path / "graph").mkdir()
     source = DataSource(str(tmp_path / "graph"), root=tmp_path)
-    keys = [source._known(2)]
+    keys = [source._name_file(2)]
     for text in ("src,dst\n0,1\n", "src,dst\n0,2\n1,2\n"):
         (tmp_path / "graph" / "edges.csv").write_text(text)
-        keys.append(source._known(2))
+        keys.append(source._name_file(2))
     assert len(set(keys)) == 3

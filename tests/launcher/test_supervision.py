@@ -38,7 +38,7 @@ def plan(tmp_path) -> JobSpec:
 @pytest.fixture
 def watcher(plan, clock) -> Coordinator:
     """The coordinator of two agents that get its messages."""
-    agents = SimpleNamespace(open={0, 1}, ahead={0: 0.0, 1: 0.0}, send_all=lambda _message: None, receive=lambda _s: ())
+    agents = SimpleNamespace(open={0, 1}, clock_offsets=[0, 0], send_all=lambda _message: None, receive=lambda _s: ())
     return Coordinator(agents, plan, limits=Limits(stall=60, silence=30))  # type: ignore
 
 
@@ -49,7 +49,7 @@ def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Me
             clock[0] += 1
             for index in (0, 1):
                 for message in messages:
-                    watcher._take(index, message)
+                    watcher._handle(index, message)
             watcher._check_progress()
     except JobFailed as failure:
         return str(failure)

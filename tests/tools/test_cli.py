@@ -48,7 +48,7 @@ def test_help_and_a_misspelt_data_set_wait_for_neither_torch_nor_dgl(words):
 def arguments_of(*words: str) -> dict[str, Any]:
     """Return the arguments of a command's function by name, without running it."""
     arguments = parse(words)[1].arguments
-    arguments.pop("given", None)
+    arguments.pop("options", None)
     return arguments
 
 
@@ -100,7 +100,7 @@ def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path,
     script = ["python3", "x.py", "--emulate", "3"]
     run_command(["launch", "--part_config", "p", "--workspace", "ws", *words.split(), *script])
     assert (seen[0].command, seen[0].emulate) == (script, emulate)
-    assert (seen[0].real and seen[0].real.ip_config) == (tmp_path / address_file if address_file else None)
+    assert ((ssh := seen[0].ssh_machines) and ssh.ip_config) == (tmp_path / address_file if address_file else None)
 
 
 def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):

@@ -48,10 +48,10 @@ def over_ssh(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def look(script: str, addresses: str = "127.0.0.1\n", part_config: Path | None = None, **options) -> list[Finding]:
-        (tmp_path / "ip_config.txt").write_text(addresses)
+        (config := tmp_path / "ip_config.txt").write_text(addresses)
         (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor last; do :; done\n{script}\n")
         (tmp_path / "ssh").chmod(0o755)
-        return examine_machines(Layout(None, real=RealMachines(tmp_path / "ip_config.txt", **options)), part_config)
+        return examine_machines(Layout(None, ssh_machines=RealMachines(config, **options)), part_config)
 
     return look
 

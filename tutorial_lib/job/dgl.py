@@ -94,10 +94,10 @@ class JobPlan:
     def _dgl_environment(self) -> dict[str, str]:
         """Return the variables that DGL reads in every process."""
         clients = len(self.machines) * self.trainers * (1 + self.samplers)  # with a wrong number, servers wait forever
-        found = {"DGL_DIST_MODE": "distributed", "DGL_IP_CONFIG": self.ip_config, "DGL_CONF_PATH": self.part_config}
-        found |= {"DGL_NUM_SERVER": str(self.servers), "DGL_NUM_SAMPLER": str(self.samplers)}
-        found |= {"DGL_NUM_CLIENT": str(clients), "DGL_GRAPH_FORMAT": self.graph_format}
-        return {**found, "DGL_DIST_MAX_TRY_TIMES": CONNECT_TRIES}
+        env = {"DGL_DIST_MODE": "distributed", "DGL_IP_CONFIG": self.ip_config, "DGL_CONF_PATH": self.part_config}
+        env |= {"DGL_NUM_SERVER": str(self.servers), "DGL_NUM_SAMPLER": str(self.samplers)}
+        env |= {"DGL_NUM_CLIENT": str(clients), "DGL_GRAPH_FORMAT": self.graph_format}
+        return {**env, "DGL_DIST_MAX_TRY_TIMES": CONNECT_TRIES}
 
 
 def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
@@ -141,11 +141,11 @@ def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) 
     if pickled and pickled not in manifest:
         detail = f"manifest.json has no checksum of {pickled}; if GraphBolt is used, DGL unpickles it, which can run "
         yield Finding("partition format", OK, f"{detail}any code", "Use such a file only if you trust its author.")
-    wanted = GRAPHBOLT if graphbolt else STRUCTURE
+    graph_key = GRAPHBOLT if graphbolt else STRUCTURE
     # A server that fills /dev/shm is killed by SIGBUS without a message. DGL 2.1.0 needs the size of the features, and
     # for the format csc as much as graph.dgl has. All servers of a machine share this memory.
-    loaded = [sizes[path] for key, path in files.items() if key in (wanted, "node_feats", "edge_feats")]
-    needed, free = sum(loaded), shutil.disk_usage(SHM).free
+    loaded_sizes = [sizes[path] for key, path in files.items() if key in (graph_key, "node_feats", "edge_feats")]
+    needed, free = sum(loaded_sizes), shutil.disk_usage(SHM).free
     detail = f"{free / 1e6:.0f} MB free; the servers would put about {needed / 1e6:.0f} MB there"
     size = 2 * needed // 10**9 + 1
     remedy = f"sudo mount -o remount,size={size}G /dev/shm (docker: --shm-size={size}g), or use more and smaller parts."

@@ -4,7 +4,7 @@ import os
 import runpy
 
 
-def end_sampler_on_exception(end):
+def end_sampler_on_exception(report_and_exit):
     """End a DGL sampler that fails. Its exit handler would wait for all other clients, which wait for the sampler.
 
     Only processes that DGL itself starts are changed. A script handles the exceptions of processes that it starts.
@@ -19,15 +19,15 @@ def end_sampler_on_exception(end):
         except Exception as error:
             if getattr(getattr(self, "_target", None), "__module__", None) != "dgl.distributed.dist_context":
                 raise
-            end("sampler", error)
+            report_and_exit("sampler", error)
 
     BaseProcess.run = run
 
 
-def start_role(role, end):
-    """Called in each process that has a role. ``end(role, error)`` reports a failure and ends the process."""
+def start_role(role, report_and_exit):
+    """Called in each process that has a role. ``report_and_exit(role, error)`` ends the process."""
     if role == "sampler":
-        end_sampler_on_exception(end)
+        end_sampler_on_exception(report_and_exit)
 
 
 # As ``tutorial_lib/__init__.py`` does. A script may hide our package, so this uses its path.

@@ -57,9 +57,9 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
 
 def check_right_to_write(out: Path) -> None:
     """Raise an InputError if a folder cannot be made or written, or if a run would write through links in it."""
-    found = next(folder for folder in [out, *out.parents] if folder.exists())
-    if not (found.is_dir() and os.access(found, os.W_OK | os.X_OK)):
-        raise InputError(f"--out {out}: {found} is not a folder that you may write to", "Choose another folder.")
+    existing = next(folder for folder in [out, *out.parents] if folder.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise InputError(f"--out {out}: {existing} is not a folder that you may write to", "Choose another folder.")
     for path in out.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise InputError(f"{path} is a link, a pipe or a device", "Remove it, or use another --out.")

@@ -24,17 +24,17 @@ def read_ip_config(path: Path) -> list[Machine]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where, (address, *more) = f"{path}, line {number}", line.split()
+        location, (address, *rest) = f"{path}, line {number}", line.split()
         try:
             address = str(ipaddress.IPv4Address(address))
         except ValueError:
             remedy = "DGL takes IPv4 addresses only; look one up with: getent ahostsv4 NAME"
-            raise InputError(f"{where}: {address!r} is not an IPv4 address", remedy) from None
-        port = " ".join(more) or str(DEFAULT_PORT)
+            raise InputError(f"{location}: {address!r} is not an IPv4 address", remedy) from None
+        port = " ".join(rest) or str(DEFAULT_PORT)
         if not (port.isdigit() and 1024 <= int(port) <= 65535):
-            raise InputError(f"{where}: port {port!r} is not a number from 1024 to 65535")
+            raise InputError(f"{location}: port {port!r} is not a number from 1024 to 65535")
         if any(m.address == address for m in machines):
-            raise InputError(f"{where}: {address} is listed twice; each machine serves exactly one part")
+            raise InputError(f"{location}: {address} is listed twice; each machine serves exactly one part")
         machines.append(Machine(f"machine-{len(machines)}", address, int(port)))
     if not machines:
         raise InputError(f"{path} lists no machines")

@@ -69,7 +69,7 @@ class Layout:
         samplers: Sampler processes per trainer.
         servers: DGL servers per machine.
         server_threads: OpenMP threads of a server. (default: 1; on real machines its share of a quarter of the CPUs)
-        real: Machines over ssh.
+        ssh_machines: Machines over ssh.
         slurm: Use the nodes of the Slurm allocation in which this command runs.
         subnet: With --slurm, the network of the job, such as 10.1.0.0/16. (default: that of the node names)
         show_output: Print the output of the trainers.
@@ -86,7 +86,7 @@ class Layout:
     samplers: int = 0
     servers: int = 1
     server_threads: int | None = None
-    real: RealMachines | None = None
+    ssh_machines: RealMachines | None = None
     on: str | None = None
     own_disks: bool = False
     slurm: bool = False
@@ -104,13 +104,13 @@ class Layout:
             return SlurmBackend(self.subnet, self.emulate)
         if self.on is not None:
             return PersistentBackend(self.on, self.emulate)
-        if (real := self.real) is not None:
-            machines = read_ip_config(real.ip_config)[: self.emulate]
-            if not real.allow_public:  # before they are contacted
+        if (ssh := self.ssh_machines) is not None:
+            machines = read_ip_config(ssh.ip_config)[: self.emulate]
+            if not ssh.allow_public:  # before they are contacted
                 check_private(machines)
-            login = {"port": real.ssh_port, "username": real.ssh_username}
-            config = real.ssh_config and str(real.ssh_config.absolute())
-            return SshBackend(machines, **login, config=config, python=real.python, copy_to=real.copy_to)
+            login = {"port": ssh.ssh_port, "username": ssh.ssh_username}
+            config = ssh.ssh_config and str(ssh.ssh_config.absolute())
+            return SshBackend(machines, **login, config=config, python=ssh.python, copy_to=ssh.copy_to)
         if self.emulate is None:
             return LocalBackend(self.servers)
         return EmulatedBackend(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
@@ -122,7 +122,7 @@ class Layout:
         """Return the plan of a job on machines whose agents have started, with further ``fields``."""
         if self.slurm:
             check_private(cluster.machines)
-        threads = self.server_threads or (None if self.slurm or self.real else 1)
+        threads = self.server_threads or (None if self.slurm or self.ssh_machines else 1)
         return JobPlan(
             machines=cluster.machines,
             master_port=cluster.master_port,
@@ -145,15 +145,15 @@ def run_on_machines(
     ``plan`` has the paths of this computer. Returns the resources that each machine used.
     """
     with contextlib.ExitStack() as stack:
-        remote = plan
+        remote_plan = plan
         if (copy_to := agents.backend.traits.copy_to) is not None:
             files = RemoteFiles(agents.backend, out, on_event, uploads)
             command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
             paths = {name: getattr(plan, name) for name in ("part_config", "ip_config", "log_dir")}
-            moved = {name: files.locate(path) for name, path in paths.items() if path}
-            remote = replace(plan, cwd=copy_to, command=command, **moved)
+            remote_paths = {name: files.locate(path) for name, path in paths.items() if path}
+            remote_plan = replace(plan, cwd=copy_to, command=command, **remote_paths)
             on_event = stack.enter_context(files).on_event
-        return Coordinator(agents, plan.to_spec(), on_event, limits, remote.to_spec()).run_job()
+        return Coordinator(agents, plan.to_spec(), on_event, limits, remote_plan.to_spec()).run_job()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +199,8 @@ def split_command(command: Sequence[str]) -> tuple[list[str], bool]:
 
 def parse_environment(pairs: Sequence[str]) -> dict[str, str]:
     """Return the variables of ``--extra_envs``."""
-    if wrong := [pair for pair in pairs if not re.match(r"[A-Za-z_]\w*=", pair)]:
-        raise InputError(f"--extra_envs: {wrong[0]!r} is not NAME=VALUE")
+    if invalid := [pair for pair in pairs if not re.match(r"[A-Za-z_]\w*=", pair)]:
+        raise InputError(f"--extra_envs: {invalid[0]!r} is not NAME=VALUE")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -224,7 +224,7 @@ def launch(request: LaunchRequest, reporter: RunDisplay = SILENT, *, verbose: bo
         part_config, ip_config = ((workspace / path).resolve() for path in (request.part_config, request.ip_config))
         read_part(part_config, 0, len(cluster.machines))
     with open_run(out, reporter) as log, cluster, Agents(cluster, out, reporter.say) as agents:
-        if ip_config is not None and request.real is None:
+        if ip_config is not None and request.ssh_machines is None:
             provide_ip_config(ip_config, cluster.machines)
         plan = request.plan(
             cluster,

@@ -59,14 +59,14 @@ def read_delivery(run: Path) -> Delivery | None:
     """Return the delivery of a run, or None if nothing is left to download."""
     if not os.path.lexists(run / LIST):
         return None
-    found = read_json(run / LIST, Delivery)
-    if not (found.machines and re.fullmatch(r"/.*/results/[^/]+-[0-9a-f]{8}", found.folder)):
-        raise InputError(f"{run / LIST} is damaged: {found.folder} is not the folder of a run")  # it would be removed
-    return found
+    delivery = read_json(run / LIST, Delivery)
+    if not (delivery.machines and re.fullmatch(r"/.*/results/[^/]+-[0-9a-f]{8}", delivery.folder)):
+        raise InputError(f"{run / LIST} is damaged: {delivery.folder} is not the folder of a run")  # would be removed
+    return delivery
 
 
 def delivery_of(cluster: Backend, folder: str) -> Delivery:
-    return Delivery(folder, [(each.name, each.address) for each in cluster.machines], **(cluster.traits.reach or {}))
+    return Delivery(folder, [(m.name, m.address) for m in cluster.machines], **(cluster.traits.ssh_options or {}))
 
 
 def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None = None, *, trust: bool) -> list[str]:
@@ -74,12 +74,12 @@ def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None
 
     Unless the machines are those of ``cluster``, this asks before it connects to machines that the run folder names.
     """
-    if (left := read_delivery(run)) is None:
+    if (delivery := read_delivery(run)) is None:
         return []
-    if cluster is None or left != delivery_of(cluster, left.folder):
-        check_trust(run / LIST, {name: value for name, value in asdict(left).items() if value}, trust=trust)
-    machines = [Machine(*machine) for machine in left.machines]
-    backend = SshBackend(machines, port=left.port, username=left.username, config=left.config)
+    if cluster is None or delivery != delivery_of(cluster, delivery.folder):
+        check_trust(run / LIST, {name: value for name, value in asdict(delivery).items() if value}, trust=trust)
+    machines = [Machine(*machine) for machine in delivery.machines]
+    backend = SshBackend(machines, port=delivery.port, username=delivery.username, config=delivery.config)
     # The backend is not entered, because an unreachable machine would prevent the download from the others.
     return RemoteFiles(backend, run, lambda event: say(event["text"])).finish()
 
@@ -92,8 +92,8 @@ class RemoteFiles:
 
     def __init__(self, cluster: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
         self.cluster, self.run, copy_to = cluster, run, cluster.traits.copy_to
-        self.before = read_delivery(run)  # a run and its continuations have one folder until all results are here
-        self.folder = self.before.folder if self.before else f"{copy_to}/results/{run.name}-{os.urandom(4).hex()}"
+        self.pending = read_delivery(run)  # a run and its continuations have one folder until all results are here
+        self.folder = self.pending.folder if self.pending else f"{copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         self.uploads = [(run, self.folder, None)]
         self.uploads += [(source, f"{copy_to}/{target}", parts) for source, target, parts in uploads]
         self._on_event, self._background, self._checkpoints = on_event, ThreadPoolExecutor(1), 0
@@ -122,10 +122,10 @@ class RemoteFiles:
         self.on_event({"kind": kind, "text": text, "time": time.time()})
 
     def __enter__(self) -> "RemoteFiles":
-        if self.cluster.traits.reach is not None:  # otherwise, no later command can reach the machines
+        if self.cluster.traits.ssh_options is not None:  # otherwise, no later command can reach the machines
             write_json(self.run / LIST, asdict(delivery_of(self.cluster, self.folder)))
         for error in self._on_all(self._upload).values():
-            if self.before is None:  # no process has run, so no machine has results
+            if self.pending is None:  # no process has run, so no machine has results
                 self._remove_folders()
             raise error
         return self
@@ -144,7 +144,7 @@ class RemoteFiles:
         problems = self._download()
         if not problems:
             self._remove_folders()
-        elif self.cluster.traits.reach is not None:
+        elif self.cluster.traits.ssh_options is not None:
             problems.append(f"python -m tutorial_lib fetch {shlex.quote(str(self.run))} downloads the rest")
         return problems
 
@@ -162,8 +162,8 @@ class RemoteFiles:
                 problems.append(f"{error}; {machine.name} ({machine.address}) still has its results in {self.folder}")
             for path in self.run.rglob("*"):
                 flush(path)
-            here = read_manifests(checkpoints).get(NEWEST)
-            if newest and (here is None or (len(here.epochs), here.step) < (len(newest.epochs), newest.step)):
+            local = read_manifests(checkpoints).get(NEWEST)
+            if newest and (local is None or (len(local.epochs), local.step) < (len(newest.epochs), newest.step)):
                 adopt_checkpoint(checkpoints, newest)
         except (TutorialError, OSError) as error:
             problems.append(f"the newest checkpoint could not be downloaded: {error}")
@@ -184,24 +184,24 @@ class RemoteFiles:
                 if parts is not None:
                     part = os.path.normpath(f"/{os.path.relpath(parts, source)}/part")
                     rules += [f"+ {part}{k}/", f"- {part}[0-9]*/"]
-            make, there = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync", f"{machine.address}:{target}/"
-            output = self._rsync("copying to", machine, f"{source}/", there, rules, "-L", make)
+            rsync_path, remote = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync", f"{machine.address}:{target}/"
+            output = self._rsync("copying to", machine, f"{source}/", remote, rules, "-L", rsync_path)
             copied += int(re.findall(r"files transferred: (\d+)", output)[0])
         self._say(f"{machine.name}: {copied} files copied, checksums verified", "copied")
 
     def _remove_folders(self) -> None:
         (self.run / LIST).unlink(missing_ok=True)
         command, silent = ["rm", "-rf", "--", self.folder], dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
-        removals = {each: self.cluster.popen(each, command, **silent) for each in self.cluster.machines}
+        removals = {machine: self.cluster.popen(machine, command, **silent) for machine in self.cluster.machines}
         for machine, removal in removals.items():
             wait_or_kill(removal, SILENCE_SECONDS)
             if removal.returncode:
                 self._say(f"{machine.name} ({machine.address}) still has {self.folder}")
 
-    def _on_all(self, work: Callable[[Machine], None]) -> dict[Machine, BaseException]:
-        """Call ``work`` for several machines at a time. Return the errors."""
+    def _on_all(self, function: Callable[[Machine], None]) -> dict[Machine, BaseException]:
+        """Call ``function`` for several machines at a time. Return the errors."""
         with ThreadPoolExecutor(8) as pool:
-            calls = {machine: pool.submit(work, machine) for machine in self.cluster.machines}
+            calls = {machine: pool.submit(function, machine) for machine in self.cluster.machines}
             try:
                 return {machine: error for machine, call in calls.items() if (error := call.exception())}
             except BaseException:  # Ctrl-C
@@ -218,14 +218,14 @@ class RemoteFiles:
         options = (*options, f"--timeout={SILENCE_SECONDS}", "-e", shell, *(f"--filter={rule}" for rule in rules))
         command, environment = [*RSYNC, *options, "--", source, target], {**os.environ, "LC_ALL": "C"}
         with tempfile.TemporaryFile("w+", errors="replace") as file:  # ssh can outlive rsync and keep a pipe open
-            done = subprocess.run(
+            result = subprocess.run(
                 command, stdin=DEVNULL, stdout=PIPE, stderr=file, text=True, env=environment, start_new_session=True
             )
             file.seek(0)
             errors = file.read()
-        if done.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy
+        if result.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy
             causes = [line for line in errors.splitlines() if not EFFECTS.search(line)]
-            cause = printable([describe_exit_code(done.returncode), *causes][-1])
+            cause = printable([describe_exit_code(result.returncode), *causes][-1])
             remedy = next((remedy for text, remedy in REMEDIES.items() if text in errors), "")
             raise JobError(f"{task} {machine.name}: {cause}", remedy)
-        return done.stdout
+        return result.stdout

@@ -51,29 +51,29 @@ class DataSource:
 
     def partition(self, dataset: Dataset, parts: int, say: Log) -> Partition:
         """Write or reuse the partition in a folder of ``root/partitions``, whose name contains all of its inputs."""
-        known = self._known(parts, features=dataset.num_features > 0 or not dataset.structure.is_homogeneous)
+        name_file = self._name_file(parts, features=dataset.num_features > 0 or not dataset.structure.is_homogeneous)
         name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{available_method(self.method)}"
-        out = known.with_name(f"{name}-seed{self.seed}-v{FORMAT_VERSION}")
+        out = name_file.with_name(f"{name}-seed{self.seed}-v{FORMAT_VERSION}")
         partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
-        with replace_file(known) as file:
+        with replace_file(name_file) as file:
             file.write(out.name.encode())
         return partition
 
     def find_partition(self, parts: int, *, features: bool) -> Partition | None:
         """Return the partition of this data set without loading the data set, if ``partition`` has made it before."""
-        known = self._known(parts, features=features)
-        folder = known.with_name(known.read_text()) if known.is_file() else known
+        name_file = self._name_file(parts, features=features)
+        folder = name_file.with_name(name_file.read_text()) if name_file.is_file() else name_file
         return load_partition_folder(folder) if folder.is_dir() else None
 
-    def _known(self, parts: int, *, features: bool = True) -> Path:
+    def _name_file(self, parts: int, *, features: bool = True) -> Path:
         """Return the path of a file with the name of a partition. The path depends on the data, options and our code.
 
         Files are compared by their sizes and times, because reading a large data set takes minutes.
         """
         root, path = self.root or default_root(), Path(self.name).expanduser()
         stem = STEMS.get(self.name, self.name.replace("-", "_"))
-        places = [path, *path.rglob("*")] if path.exists() else [*root.glob(f"{stem}*"), *root.glob(f"{stem}/**/*")]
-        files = sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in places if file.is_file())
+        paths = [path, *path.rglob("*")] if path.exists() else [*root.glob(f"{stem}*"), *root.glob(f"{stem}/**/*")]
+        files = sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in paths if file.is_file())
         method = available_method(self.method)
         options = (self.name, self.scale, self.seed, method, self.both_ways, parts, features, package_digest())
         digest = hashlib.sha256(repr((options, files)).encode()).hexdigest()

@@ -54,8 +54,8 @@ def run_distributed(
     count = len(cluster.machines)
     if isinstance(source, Partition):
         partition = source
-    elif (found := source.find_partition(count, features=TASKS[config.task].features)) is not None:
-        partition = found
+    elif (existing := source.find_partition(count, features=TASKS[config.task].features)) is not None:
+        partition = existing
         reporter.say(f"reusing {partition.folder}")
     else:  # no reference to the graph is kept, because the servers load the parts again
         partition = source.partition(_load(source, config, reporter), count, reporter.say)
@@ -83,10 +83,10 @@ def run_distributed(
         uploads = [(parts, f"partitions/{parts.name}", partition.config.parent)]
         limits = replace(layout.limits(), finishing=FINISHING_SECONDS)
         use = run_on_machines(agents, plan, limits, out, log.write, uploads)
-    about = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}
-    about |= {"machines": count, "trainers_per_machine": layout.trainers, "servers_per_machine": layout.servers}
-    about |= {"samplers_per_trainer": layout.samplers, "partition": asdict(partition.report)}
-    return _write_result(out, about, read_ids(parts), log, use)
+    facts = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}
+    facts |= {"machines": count, "trainers_per_machine": layout.trainers, "servers_per_machine": layout.servers}
+    facts |= {"samplers_per_trainer": layout.samplers, "partition": asdict(partition.report)}
+    return _write_result(out, facts, read_ids(parts), log, use)
 
 
 def _load(source: DataSource, config: TrainConfig, reporter: RunDisplay) -> Dataset:
@@ -102,17 +102,17 @@ def make_plan(
     partition: Partition, cluster: Backend, layout: Layout, config: TrainConfig, run: Path, logs: Path
 ) -> JobPlan:
     """Return the plan of a training in the run folder ``run``."""
-    compact = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
+    use_graphbolt = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
     # Pages of 2 MB (glibc 2.35) spare a trainer's first step 100,000 page faults.
-    pages = {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    huge_pages = {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return layout.plan(
         cluster,
-        command=[sys.executable, "-m", "tutorial_lib.trainer", str(run / JOB), *["--use_graphbolt"] * compact],
+        command=[sys.executable, "-m", "tutorial_lib.trainer", str(run / JOB), *["--use_graphbolt"] * use_graphbolt],
         part_config=str(partition.config),
         ip_config=str(run / IP_CONFIG),
         log_dir=str(logs),
-        cwd=str(run if layout.real else Path(__file__).resolve().parents[2]),
-        env={"TUTORIAL_SEED": str(config.seed), **pages},
+        cwd=str(run if layout.ssh_machines else Path(__file__).resolve().parents[2]),
+        env={"TUTORIAL_SEED": str(config.seed), **huge_pages},
         forks=layout.device == "cpu",  # a process that forks must not have used CUDA
     )
 
@@ -152,31 +152,31 @@ def run_single(
         export_weights(trained.model, config.to_dict(), out / "checkpoint")
         trained.save(out)
         emit("evaluation", **trained.summary())
-    about = {"dataset_info": dataset_description(dataset), "config": config.to_dict(), "seconds": time.time() - start}
-    about |= {"machines": 1, "trainers_per_machine": 1}
+    facts = {"dataset_info": dataset_description(dataset), "config": config.to_dict(), "seconds": time.time() - start}
+    facts |= {"machines": 1, "trainers_per_machine": 1}
     use = MachineUse(0, {"trainer": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
-    return _write_result(out, about, dataset.ids, log, {platform.node(): use})
+    return _write_result(out, facts, dataset.ids, log, {platform.node(): use})
 
 
 def _write_result(
-    out: Path, about: JsonObject, ids: pa.Array | None, log: EventLog, use: dict[str, MachineUse]
+    out: Path, facts: JsonObject, ids: pa.Array | None, log: EventLog, use: dict[str, MachineUse]
 ) -> JsonObject:
     """Write ``result.json``, and the predicted classes by ID if the data set has ``ids``.
 
     After ``--resume``, ``epochs`` describes the whole run, and ``seconds``, ``phases``, ``bytes_sent`` and ``peak_rss``
     the last start, which took its first ``resumed_epochs`` epochs from the checkpoint.
     """
-    last = {event["kind"]: event for event in log.events}
+    last_event = {event["kind"]: event for event in log.events}
     # Trainers resume fewer epochs than the checkpoint has if a file on another machine was damaged.
-    resumed = log.resumed[: last["resumed"]["epochs"]] if "resumed" in last else []
+    resumed = log.resumed[: last_event["resumed"]["epochs"]] if "resumed" in last_event else []
     names = ("epoch", "loss", "seconds", "val_score", "val_accuracy")
-    trained = [{name: event[name] for name in names} for event in log.events if event["kind"] == "epoch"]
+    trained_epochs = [{name: event[name] for name in names} for event in log.events if event["kind"] == "epoch"]
     result = {
-        **{"task": about["config"]["task"], "dataset": about["dataset_info"]["name"], **about},
-        "world_size": about["machines"] * about["trainers_per_machine"],
-        "epochs": [*map(asdict, resumed), *trained],
-        **{name: last["evaluation"][name] for name in SCORES},
-        **{name: last["placed"][name] for name in ("device", "backend", "device_reason")},
+        **{"task": facts["config"]["task"], "dataset": facts["dataset_info"]["name"], **facts},
+        "world_size": facts["machines"] * facts["trainers_per_machine"],
+        "epochs": [*map(asdict, resumed), *trained_epochs],
+        **{name: last_event["evaluation"][name] for name in SCORES},
+        **{name: last_event["placed"][name] for name in ("device", "backend", "device_reason")},
         "bytes_sent": {name: used.bytes_sent for name, used in use.items()},
         "peak_rss": {name: used.peak_rss for name, used in use.items()},
         "resumed_epochs": len(resumed),
@@ -185,6 +185,6 @@ def _write_result(
     }
     write_json(out / "result.json", result)
     if ids is not None and (out / "predictions.npy").exists():
-        classes = about["dataset_info"].get("class_names", []) if result["score"] == "accuracy" else []
+        classes = facts["dataset_info"].get("class_names", []) if result["score"] == "accuracy" else []
         write_named_predictions(out, ids, classes)
     return result

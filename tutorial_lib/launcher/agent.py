@@ -57,10 +57,10 @@ class Agent:
         self.loading = set[str]()  # roles that have been started and do not listen yet
         self.stopping = False
         self.forkserver: Forkserver | None = None
-        self.others = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
+        self.peer_names = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
         self.files, self.show_output = JobFiles(self.logs), spec.show_output
         self.sent_before, self.sent = network.bytes_sent(self.interface), 0
-        self.health, self.peers = watch.MachineHealth(self.logs), network.SilentPeers(self.others)
+        self.health, self.peers = watch.MachineHealth(self.logs), network.SilentPeers(self.peer_names)
         self.next_heartbeat = self.last_heard = time.monotonic()
 
     def run_job(self) -> None:
@@ -129,16 +129,16 @@ class Agent:
     def _start_template(self) -> Forkserver:
         """Start the process that imports all packages once and forks the other processes."""
         forkserver = Forkserver()
-        last = role_environment(self.spec, self.index, self.spec.roles[-1], 0, count_cpus())
-        with forkserver.theirs as theirs:
-            env = {FORKSERVER: str(theirs.fileno()), "OMP_NUM_THREADS": last["OMP_NUM_THREADS"]}
-            self._start("forkserver", 0, self.spec.template or [], env, [theirs.fileno()])
+        last_role_env = role_environment(self.spec, self.index, self.spec.roles[-1], 0, count_cpus())
+        with forkserver.child_socket as inherited:
+            env = {FORKSERVER: str(inherited.fileno()), "OMP_NUM_THREADS": last_role_env["OMP_NUM_THREADS"]}
+            self._start("forkserver", 0, self.spec.template or [], env, [inherited.fileno()])
         return forkserver
 
     def _fail(self, role: str, k: int, code: int = 0, cause: str = "") -> None:
         """Report a failure. Without a cause, the exit code of the process and the end of its log describe it."""
-        if trouble := watch.find_disk_problem(self.logs):  # other problems are its effects
-            role, k, cause = "agent", 0, trouble
+        if disk_problem := watch.find_disk_problem(self.logs):  # other problems are its effects
+            role, k, cause = "agent", 0, disk_problem
         lines = tail(self.logs / log_name(role, k))
         if not cause:
             cause = describe_exit_code(code)
@@ -176,49 +176,49 @@ class Agent:
             return
         self.next_heartbeat = now + HEARTBEAT_SECONDS
         self._send_heartbeat()
-        if trouble := watch.find_disk_problem(self.logs):
-            self._fail("agent", 0, cause=trouble)
-        for member, code in self.health.dead_workers():
-            self._fail(member.role, member.index, code)
+        if disk_problem := watch.find_disk_problem(self.logs):
+            self._fail("agent", 0, cause=disk_problem)
+        for worker, code in self.health.dead_workers():
+            self._fail(worker.role, worker.index, code)
         for address, seconds in self.peers.silent_seconds().items():
             if seconds > network.SILENCE_SECONDS:
-                cause = f"no answer from {self.others[address]} ({address}) for {seconds:.0f} s"
+                cause = f"no answer from {self.peer_names[address]} ({address}) for {seconds:.0f} s"
                 self._fail("agent", 0, cause=f"{cause}: it is down, or the network between them is")
 
     def _send_heartbeat(self) -> None:
-        signs, before = self.health.signs_of_life(), self.sent
+        signs, last_sent = self.health.signs_of_life(), self.sent
         self.sent = network.bytes_sent(self.interface) - self.sent_before
-        busy = signs["wrote"] != 0 or signs["cpu"] > BUSY_SECONDS or self.sent - before > BUSY_BYTES
+        busy = signs["wrote"] != 0 or signs["cpu"] > BUSY_SECONDS or self.sent - last_sent > BUSY_BYTES
         self.link.put(msg.Heartbeat(busy, self.sent, time.time()))
 
     def _reap(self) -> None:
         """Collect exit codes. ``wait4`` also returns the peak memory of a process and of its collected children."""
-        ended = {}
+        exits = {}
         with contextlib.suppress(ChildProcessError):
-            while (found := os.wait4(-1, os.WNOHANG))[0] != 0:
-                ended[found[0]] = os.waitstatus_to_exitcode(found[1]), found[2].ru_maxrss * 1024
+            while (wait_result := os.wait4(-1, os.WNOHANG))[0] != 0:
+                exits[wait_result[0]] = os.waitstatus_to_exitcode(wait_result[1]), wait_result[2].ru_maxrss * 1024
         for role, k, pid in self.forkserver.started() if self.forkserver else ():
             next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
             self._report("started", role=role, index=k)
         # A killed sampler may end its trainer before the next check of the machine. Then this call collects both, and
         # the sampler is the cause.
-        for member in watch.registered_processes(self.logs) if ended and not self.stopping else ():
-            code, _ = ended.get(member.pid, (0, 0))
-            if member.role in WORKERS and code < 0 and code != -signal.SIGTERM:
-                self._fail(member.role, member.index, code)
+        for registered in watch.registered_processes(self.logs) if exits and not self.stopping else ():
+            code, _ = exits.get(registered.pid, (0, 0))
+            if registered.role in WORKERS and code < 0 and code != -signal.SIGTERM:
+                self._fail(registered.role, registered.index, code)
         for process in self.processes:
-            if process.pid in ended and process.code is None:
-                process.code, process.peak_rss = code, _ = ended[process.pid]
+            if process.pid in exits and process.code is None:
+                process.code, process.peak_rss = code, _ = exits[process.pid]
                 self._report_exit(process.role, process.index, code)
 
-    def _report_exit(self, name: str, k: int, code: int) -> None:
+    def _report_exit(self, role: str, k: int, code: int) -> None:
         self._forward_events(flush=True)  # the last event of a rank explains more than its exit code
-        self._report("exited", role=name, index=k, code=code)
+        self._report("exited", role=role, index=k, code=code)
         if code != 0 and not self.stopping:
-            self._fail(name, k, code)
+            self._fail(role, k, code)
         elif self.roles_to_start and not self.stopping:  # services end after the other roles
-            waiting = " and ".join(f"{other}s" for other in sorted(self.roles_to_start))
-            self._fail(name, k, cause=f"ended before the {waiting}; {self.spec.roles[0].early_end}".rstrip("; "))
+            unstarted = " and ".join(f"{other}s" for other in sorted(self.roles_to_start))
+            self._fail(role, k, cause=f"ended before the {unstarted}; {self.spec.roles[0].early_end}".rstrip("; "))
 
     def _announce_listeners(self) -> None:
         for role in [self.spec.role(name) for name in self.loading]:
@@ -236,9 +236,9 @@ class Agent:
                 self._report("output", **output)
 
 
-def wait_for_command(link: msg.Channel, what: str, seconds: float) -> list[msg.Message]:
-    for left in attempts(what, seconds, pause=0, say=lambda _text: None):
-        if commands := link.receive(min(left, 1.0)):
+def wait_for_command(link: msg.Channel, goal: str, seconds: float) -> list[msg.Message]:
+    for seconds_left in attempts(goal, seconds, pause=0, say=lambda _text: None):
+        if commands := link.receive(min(seconds_left, 1.0)):
             return sys.exit() if commands[0] == msg.Command("stop") else commands
     return []
 

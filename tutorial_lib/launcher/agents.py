@@ -37,7 +37,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         self.backend, self.log_dir, self.say = backend, log_dir, say
         self.processes: list[subprocess.Popen] = []  # on this computer, such as ssh clients
         self.open: set[int] = set()  # machines whose agent will still send messages
-        self.ahead: dict[int, float] = {}  # seconds by which a clock is ahead, according to the fastest message
+        self.clock_offsets: dict[int, float] = {}  # seconds by which a clock is ahead, according to the fastest message
         self._links: list[msg.Channel] = []
         self._selector = selectors.DefaultSelector()
         self._inbox: collections.deque[tuple[int, msg.Message | None]] = collections.deque()
@@ -75,44 +75,44 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
     def _log(self, index: int) -> Path:
         return self.log_dir / self.backend.machines[index].name / "agent.log"
 
-    def _collect(self, kind: type[Kind], what: str, seconds: float) -> list[Kind]:
+    def _collect(self, kind: type[Kind], goal: str, seconds: float) -> list[Kind]:
         """Return one message of this kind from each agent, in the order of the machines."""
-        found: dict[int, Kind] = {}
+        answers: dict[int, Kind] = {}
         try:
-            for left in attempts(what, seconds, pause=0, say=self.say):
-                if len(found) == len(self.processes):
+            for seconds_left in attempts(goal, seconds, pause=0, say=self.say):
+                if len(answers) == len(self.processes):
                     break
-                for index, message in self.receive(min(left, 0.2)):
+                for index, message in self.receive(min(seconds_left, 0.2)):
                     if isinstance(message, msg.Failed):
                         raise self._not_started(index, message.tail[-5:] or [message.cause])
                     if isinstance(message, kind):
-                        found[index] = message
+                        answers[index] = message
         except WaitedTooLong:
-            silent = min(set(range(len(self.processes))) - found.keys())
+            silent = min(set(range(len(self.processes))) - answers.keys())
             raise self._not_started(silent, tail(self._log(silent))[-5:], f"no answer within {seconds:g} s") from None
-        return [found[index] for index in sorted(found)]
+        return [answers[index] for index in sorted(answers)]
 
     def _not_started(self, index: int, lines: list[str], problem: str = "") -> InputError:
-        machine, last = self.backend.machines[index], lines[-1] if lines else ""
-        remedy = "\n".join([*(lines if problem else lines[:-1]), self.backend.remedy(machine, last)]).strip()
-        return InputError(f"{self.backend.traits.place.format(machine)}: {problem or last}", remedy)
+        machine, last_line = self.backend.machines[index], lines[-1] if lines else ""
+        remedy = "\n".join([*(lines if problem else lines[:-1]), self.backend.remedy(machine, last_line)]).strip()
+        return InputError(f"{self.backend.traits.label.format(machine)}: {problem or last_line}", remedy)
 
     def prepare(self, spec: JobSpec) -> Findings:
         """Send a job to the agents, and return the results of their checks. ``spec`` has the paths of the machines."""
         for index, link in enumerate(self._links):
             link.put(msg.Prepare(spec, index))
         answers, findings = self._collect(msg.Checked, "the checks of the machines", CHECK_SECONDS), Findings()
-        first, wanted = spec.machines[0].name, answers[0].versions
+        first_machine, expected = spec.machines[0].name, answers[0].versions
         for index, answer in enumerate(answers):
-            name, ahead, versions = spec.machines[index].name, self.ahead[index], answer.versions
-            fit = versions == wanted and not any(each.startswith("not installed") for each in versions.values())
+            name, offset, versions = spec.machines[index].name, self.clock_offsets[index], answer.versions
+            same = versions == expected and not any(v.startswith("not installed") for v in versions.values())
             detail = ", ".join(map(" ".join, versions.items()))
-            if versions != wanted:
-                detail += f"; {first} has {', '.join(map(' '.join, wanted.items()))}"
-            clock = f"{ahead:+.1f} s compared with the clock of this computer"
+            if versions != expected:
+                detail += f"; {first_machine} has {', '.join(map(' '.join, expected.items()))}"
+            clock = f"{offset:+.1f} s compared with the clock of this computer"
             findings += [replace(finding, machine=name) for finding in answer.findings]
-            findings.append(verdict(fit, "versions", detail, REINSTALL, name))
-            findings.append(verdict(abs(ahead) <= CLOCK_SECONDS, "clock", clock, SYNCHRONIZE, name))
+            findings.append(verdict(same, "versions", detail, REINSTALL, name))
+            findings.append(verdict(abs(offset) <= CLOCK_SECONDS, "clock", clock, SYNCHRONIZE, name))
         return findings
 
     def send_all(self, message: msg.Message) -> None:
@@ -130,8 +130,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             try:
                 for message in self._links[key.data].receive():
                     if isinstance(message, msg.Checked | msg.Heartbeat):
-                        ahead = message.time - time.time()
-                        self.ahead[key.data] = max(ahead, self.ahead.get(key.data, -math.inf))
+                        offset = message.time - time.time()
+                        self.clock_offsets[key.data] = max(offset, self.clock_offsets.get(key.data, -math.inf))
                     if isinstance(message, msg.Message):
                         self._inbox.append((key.data, message))
             except EOFError:
@@ -148,25 +148,25 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 yield index, message
 
     def _describe_end(self, index: int) -> str:
-        if self.backend.traits.silence_seconds is not None:  # the exit code is that of ssh or srun
+        if self.backend.traits.silence_seconds is not None:  # the exit code is that of the client, ssh or srun
             return "it was killed, or the connection to it is lost (in this case, it stops its processes itself)"
         wait_or_kill(self.processes[index], 2.0)
-        end = describe_exit_code(self.processes[index].returncode or 0)
-        why = "; were its emulated machines stopped (machines stop, --ttl)?" if "SIGKILL" in end else ""
-        return f"the agent ended unexpectedly ({end}){why}"
+        exit_text = describe_exit_code(self.processes[index].returncode or 0)
+        hint = "; were its emulated machines stopped (machines stop, --ttl)?" if "SIGKILL" in exit_text else ""
+        return f"the agent ended unexpectedly ({exit_text}){hint}"
 
-    def stop(self, seconds: float, take: Callable[[int, msg.Message], None]) -> None:
-        """Stop all agents, pass their last messages to ``take``, and kill the agents that do not end in time."""
-        left = seconds
+    def stop(self, seconds: float, handle: Callable[[int, msg.Message], None]) -> None:
+        """Stop all agents, pass their last messages to ``handle``, and kill the agents that do not end in time."""
+        seconds_left = seconds
         try:
             self.send_all(msg.Command("stop"))
-            for left in attempts("the agents to stop their processes", seconds, pause=0, say=self.say):
+            for seconds_left in attempts("the agents to stop their processes", seconds, pause=0, say=self.say):
                 if not self.open:
                     break
-                for index, message in self.receive(min(left, 0.2)):
+                for index, message in self.receive(min(seconds_left, 0.2)):
                     with contextlib.suppress(JobFailed):  # the first cause is already known
-                        take(index, message)
-            self._close(max(0.5, left))
+                        handle(index, message)
+            self._close(max(0.5, seconds_left))
         except WaitedTooLong:
             pass
         finally:

@@ -22,34 +22,34 @@ DYING_SECONDS = 3.0
 
 def check_machine(spec: JobSpec, index: int) -> Findings:
     """Run all checks of machine ``index``, and those of the job. Parts of the job that are not given are skipped."""
-    found = run_checks([check_address, check_ports, check_shm, check_folders], spec, index)
+    findings = run_checks([check_address, check_ports, check_shm, check_folders], spec, index)
     for name, arguments in spec.checks:
-        found += run_checks([pkgutil.resolve_name(name)], index, **arguments)
-    return found
+        findings += run_checks([pkgutil.resolve_name(name)], index, **arguments)
+    return findings
 
 
 def find_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of Python and of packages, which are not imported."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in packages:
-        found[package] = f"not installed for {sys.executable}"
+        versions[package] = f"not installed for {sys.executable}"
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            versions[package] = importlib.metadata.version(package)
+    return versions
 
 
 def check_address(spec: JobSpec, index: int) -> Finding:
     """Check that this machine has its address, as the first one of an interface. DGL sees only the first one."""
-    wanted, known = spec.machines[index].address, ipv4_addresses()
-    seen = {addresses[0]: name for name, addresses in known.items() if ":" not in name}  # eth0:1 is an alias of eth0
-    if wanted in seen:
-        return Finding("address", OK, f"{wanted} on {seen[wanted]}")
-    detail = f"{wanted} (line {index + 1}) does not belong to this machine; it has {', '.join(sorted(seen))}"
-    if any(wanted in addresses for addresses in known.values()):
-        detail = f"{wanted} is not the first address of its interface, and DGL sees only {', '.join(sorted(seen))}"
+    address, interfaces = spec.machines[index].address, ipv4_addresses()
+    visible = {addresses[0]: name for name, addresses in interfaces.items() if ":" not in name}  # eth0:1: alias of eth0
+    if address in visible:
+        return Finding("address", OK, f"{address} on {visible[address]}")
+    detail = f"{address} (line {index + 1}) does not belong to this machine; it has {', '.join(sorted(visible))}"
+    if any(address in addresses for addresses in interfaces.values()):
+        detail = f"{address} is not the first address of its interface, and DGL sees only {', '.join(sorted(visible))}"
     remedy = "Correct ip_config.txt. Otherwise DGL treats this machine as machine 0."
     for line, other in enumerate(spec.machines, start=1):
-        if other.address in seen:
+        if other.address in visible:
             remedy = f"It has {other.address}, which is in line {line}. Check the order of the lines in ip_config.txt."
     return Finding("address", FAIL, detail, remedy)
 
@@ -57,15 +57,15 @@ def check_address(spec: JobSpec, index: int) -> Finding:
 def check_ports(spec: JobSpec, index: int) -> Finding:
     """Check the ports on which roles listen, and on machine 0 the port where the ranks meet."""
     port = spec.machines[index].port
-    wanted = {port + k: f"{role.name} {k}" for role in spec.roles if role.listens for k in range(role.count)}
+    purposes = {port + k: f"{role.name} {k}" for role in spec.roles if role.listens for k in range(role.count)}
     if index == 0 and spec.master_port:
-        wanted[spec.master_port] = "the rendezvous of the ranks"
-    sockets = [found for found in psutil.net_connections("tcp") if found.status == psutil.CONN_LISTEN]
+        purposes[spec.master_port] = "the rendezvous of the ranks"
+    sockets = [connection for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN]
     owners = {s.laddr.port: f"process {s.pid}" if s.pid else "another user" for s in sockets if s.laddr}
-    problems = [f"{number} is above 65535" for number in wanted if number > 65535]
-    for number in sorted(wanted.keys() & owners.keys()):
-        problems.append(f"{number} ({wanted[number]}) is taken by {owners[number]}")
-    detail = "; ".join(problems) or (f"{', '.join(map(str, wanted))} free" if wanted else "none needed")
+    problems = [f"{number} is above 65535" for number in purposes if number > 65535]
+    for number in sorted(purposes.keys() & owners.keys()):
+        problems.append(f"{number} ({purposes[number]}) is taken by {owners[number]}")
+    detail = "; ".join(problems) or (f"{', '.join(map(str, purposes))} free" if purposes else "none needed")
     return verdict(not problems, "ports", detail, "Stop this process, wait until it ends, or choose other ports.")
 
 

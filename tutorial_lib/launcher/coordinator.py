@@ -71,8 +71,8 @@ class Coordinator:
         self._ranks = [("exited", r.name, k, 0) for r in spec.roles if not r.service for k in range(r.count)]
         self._stacks: dict[int, list[Stack]] = {}
         self._offsets: dict[int, float] = {}
-        self._moved = self._checked = time.monotonic()  # when the job made progress, and when this was checked
-        self._heard = [self._moved] * len(spec.machines)  # when each agent sent a message
+        self._last_progress = self._last_check = time.monotonic()  # of the job, and of its progress
+        self._last_messages = [self._last_progress] * len(spec.machines)  # when each agent sent a message
         self._last_ping, self._finish_by, self._unsaved = 0.0, math.inf, False
 
     def run_job(self) -> dict[str, MachineUse]:
@@ -81,24 +81,24 @@ class Coordinator:
         try:
             for role in self.spec.roles:
                 if role.after is not None:
-                    what = f"the {role.after}s to load their parts and listen"
-                    self._wait_for([("serving", role.after)], self.limits.serving, what)
+                    goal = f"the {role.after}s to load their parts and listen"
+                    self._wait_for([("serving", role.after)], self.limits.serving, goal)
                 self.agents.send_all(msg.StartRole(role.name))
                 self._event("stage", stage=f"{role.name}s")
             self._wait_for_ranks()
             self._event("stage", stage="leaving")
-            if not self._take_until(lambda: not self._missing([DONE]), self.limits.leaving):
+            if not self._handle_until(lambda: not self._missing([DONE]), self.limits.leaving):
                 self._warn(f"the servers had not ended {self.limits.leaving:g} s after the trainers and were stopped")
-        except JobFailed as first:
-            cause = self._find_cause(first)
+        except JobFailed as first_failure:
+            cause = self._find_cause(first_failure)
             self._write_failure(f"error: {cause.message}\nlog: {cause.log}\n")
             raise cause from None
-        except (KeyboardInterrupt, SystemExit) as end:
-            self._write_failure(f"{describe_interruption(end.code if isinstance(end, SystemExit) else 130)}\n")
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._write_failure(f"{describe_interruption(error.code if isinstance(error, SystemExit) else 130)}\n")
             raise
         finally:
             try:
-                self.agents.stop(self.limits.stopping, self._take)
+                self.agents.stop(self.limits.stopping, self._handle)
             finally:
                 self.agents.clean_up(self._missing([DONE]), self.spec.shm_patterns)
         return self.use
@@ -119,44 +119,44 @@ class Coordinator:
 
     def _missing(self, facts: Collection[Fact]) -> set[int]:
         """Return the machines that have not reported all of these facts."""
-        return {index for index, known in enumerate(self._facts) if not known.issuperset(facts)}
+        return {index for index, reported in enumerate(self._facts) if not reported.issuperset(facts)}
 
     def _wait_for_ranks(self) -> None:
         """Wait until all ranks have ended well. After the first SIGTERM, they get some seconds to save."""
 
         def finish() -> None:
-            found = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
-            self._unsaved = next(found, None) == "step"
+            kinds = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
+            self._unsaved = next(kinds, None) == "step"
             self._finish_by = time.monotonic() + self.limits.finishing * self._unsaved
             self._last_ping = 0.0  # the command to save takes the place of the next ping
 
         try:
             with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():
                 self._wait_for(self._ranks, self.limits.job, "the trainers to finish")
-        except JobError as failed:
+        except JobError as error:
             if self._finish_by == math.inf:
                 raise
             if self._unsaved:
-                self._warn(f"no checkpoint in the middle of the epoch: {failed.message}")
+                self._warn(f"no checkpoint in the middle of the epoch: {error.message}")
         if self._finish_by < math.inf and not any(event["kind"] == "evaluation" for event in self.events):
             sys.exit(128 + signal.SIGTERM)
         self._finish_by = math.inf  # all was done in time
 
-    def _find_cause(self, first: JobFailed) -> JobFailed:
+    def _find_cause(self, failure: JobFailed) -> JobFailed:
         """Return the cause of a lost connection or of a stall if it becomes known, or else the first failure."""
         deadline = time.monotonic() + self.limits.cause
-        while first.is_consequence and (left := deadline - time.monotonic()) > 0:
+        while failure.is_consequence and (seconds_left := deadline - time.monotonic()) > 0:
             try:
-                self._take_until(lambda: False, left)
+                self._handle_until(lambda: False, seconds_left)
             except JobFailed as other:
-                first = first if other.is_consequence else other
-        if (first.is_consequence or first.is_stall) and self._missing(self._ranks):
-            for index, known in enumerate(self._facts):
-                for _, role, k, _ in filter(known.__contains__, self._ranks):
-                    if ("left", k) not in known:  # a rank of train reports when it ends in order
-                        cause = f"ended with exit code 0 before the others finished; one of them: {first.message}"
+                failure = failure if other.is_consequence else other
+        if (failure.is_consequence or failure.is_stall) and self._missing(self._ranks):
+            for index, reported in enumerate(self._facts):
+                for _, role, k, _ in filter(reported.__contains__, self._ranks):
+                    if ("left", k) not in reported:  # a rank of train reports when it ends in order
+                        cause = f"ended with exit code 0 before the others finished; one of them: {failure.message}"
                         return JobFailed(self.spec, index, role, k, cause)
-        return first
+        return failure
 
     def _event(self, kind: str, **fields: object) -> None:
         self.on_event({"kind": kind, **fields, "time": time.time()})
@@ -165,60 +165,60 @@ class Coordinator:
         with contextlib.suppress(JobError):  # a reporter ends the job by raising an error, and will raise it again
             self._event("warning", text=text)
 
-    def _wait_for(self, facts: Collection[Fact], seconds: float | None, what: str) -> None:
-        """Take messages until all machines have reported these facts."""
+    def _wait_for(self, facts: Collection[Fact], seconds: float | None, goal: str) -> None:
+        """Handle messages until all machines have reported these facts."""
 
-        def all_there() -> bool:
+        def all_reported() -> bool:
             missing = self._missing(facts)
             if ended := missing - self.agents.open:
-                raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {what}")
+                raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {goal}")
             if missing:
                 self._check_progress()
             return not missing
 
-        if not self._take_until(all_there, math.inf if seconds is None else seconds):
+        if not self._handle_until(all_reported, math.inf if seconds is None else seconds):
             missing = sorted(self._missing(facts))
             names = ", ".join(self.spec.machines[k].name for k in missing)
-            raise JobFailed(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {what} on {names}")
+            raise JobFailed(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {goal} on {names}")
 
-    def _take_until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Take messages until ``done`` returns true. Return whether this happened within the time."""
+    def _handle_until(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Handle messages until ``done`` returns true. Return whether this happened within the time."""
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > self._finish_by:
                 raise WaitedTooLong(f"the ranks did not save within {self.limits.finishing:g} s")
-            if (left := deadline - time.monotonic()) <= 0:
+            if (seconds_left := deadline - time.monotonic()) <= 0:
                 return False
-            for index, message in self.agents.receive(min(left, 0.2)):
-                self._take(index, message)
+            for index, message in self.agents.receive(min(seconds_left, 0.2)):
+                self._handle(index, message)
         return True
 
     def _check_progress(self) -> None:
         """Send pings, and raise a JobFailed if an agent is silent or no process of the job does anything."""
         now = time.monotonic()
-        if now - self._checked > GAP_SECONDS:  # this process was suspended (Ctrl-Z), and messages may be unread
-            self._moved, self._heard = now, [now] * len(self._heard)
-        self._checked = now
+        if now - self._last_check > GAP_SECONDS:  # this process was suspended (Ctrl-Z), and messages may be unread
+            self._last_progress, self._last_messages = now, [now] * len(self._last_messages)
+        self._last_check = now
         if now - self._last_ping > PING_SECONDS:
             self._last_ping = now
             self.agents.send_all(msg.Command("save" if self._finish_by < math.inf else "ping"))
         for index in sorted(self.agents.open):
-            if now - self._heard[index] > (limit := self.limits.silence):
+            if now - self._last_messages[index] > (limit := self.limits.silence):
                 cause = f"no message from it for {limit:g} s: the machine or the network to it is down or frozen"
                 raise JobFailed(self.spec, index, "agent", 0, cause)
-        if self.limits.stall is not None and now - self._moved > self.limits.stall:
+        if self.limits.stall is not None and now - self._last_progress > self.limits.stall:
             self.agents.send_all(msg.Command("stacks"))
             # A failure that arrives only now is the cause of the stall.
-            self._take_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
+            self._handle_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
             raise stall_failure(self.spec, self.limits.stall, self._stacks)
 
-    def _take(self, index: int, message: msg.Message) -> None:
+    def _handle(self, index: int, message: msg.Message) -> None:
         machine = self.spec.machines[index].name
-        self._heard[index] = time.monotonic()
+        self._last_messages[index] = time.monotonic()
         if not isinstance(message, msg.Heartbeat) or message.busy:
-            self._moved = self._heard[index]
+            self._last_progress = self._last_messages[index]
         if isinstance(message, msg.Report):
-            self._take_event({"machine": machine, **message.event}, index)
+            self._handle_event({"machine": machine, **message.event}, index)
         elif isinstance(message, msg.Failed):
             raise JobFailed(self.spec, index, message.role, message.index, message.cause, message.tail)
         elif isinstance(message, msg.Stacks):
@@ -227,14 +227,14 @@ class Coordinator:
             self._facts[index].add(DONE)
             self.use[machine].peak_rss = message.peak_rss
         elif isinstance(message, msg.Heartbeat):
-            if (ahead := self.agents.ahead[index]) != self._offsets.get(index):
-                self._offsets[index] = ahead
-                self._event("clock", machine=machine, offset=ahead)
+            if (offset := self.agents.clock_offsets[index]) != self._offsets.get(index):
+                self._offsets[index] = offset
+                self._event("clock", machine=machine, offset=offset)
             if (sent := message.bytes_sent) != self.use[machine].bytes_sent:
                 self.use[machine].bytes_sent = sent
                 self.on_event({"kind": "traffic", "machine": machine, "bytes_sent": sent, "time": message.time})
 
-    def _take_event(self, event: Event, index: int) -> None:
+    def _handle_event(self, event: Event, index: int) -> None:
         kind = event["kind"]
         if kind != "output":
             self.events.append(event)

@@ -58,15 +58,15 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
 def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -> dict[str, str]:
     """Return the variables of process ``k`` of a role on machine ``index``, which has ``cpus`` CPUs."""
     rank = index * role.count + k
-    found = {name: value.format(global_index=rank) for name, value in role.env.items()}
+    env = {name: value.format(global_index=rank) for name, value in role.env.items()}
     threads = role.threads or max(1, int(cpus * role.cpu_share) // role.count)
-    found |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "TUTORIAL_RANKED": str(int(role.ranked))}
-    found["OMP_NUM_THREADS"] = str(threads)
+    env |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "TUTORIAL_RANKED": str(int(role.ranked))}
+    env["OMP_NUM_THREADS"] = str(threads)
     if role.ranked:
-        found |= {"RANK": str(rank), "WORLD_SIZE": str(len(spec.machines) * role.count), "GROUP_RANK": str(index)}
-        found |= {"LOCAL_RANK": str(k), "LOCAL_WORLD_SIZE": str(role.count)}
-        found |= {"MASTER_ADDR": spec.machines[0].address, "MASTER_PORT": str(spec.master_port)}
-    return found
+        env |= {"RANK": str(rank), "WORLD_SIZE": str(len(spec.machines) * role.count), "GROUP_RANK": str(index)}
+        env |= {"LOCAL_RANK": str(k), "LOCAL_WORLD_SIZE": str(role.count)}
+        env |= {"MASTER_ADDR": spec.machines[0].address, "MASTER_PORT": str(spec.master_port)}
+    return env
 
 
 def describe_environment(spec: JobSpec) -> str:

@@ -51,21 +51,21 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
 
     It names a stopped process, or else the call in which each rank waits.
     """
-    found = [(index, stack) for index in sorted(stacks) for stack in stacks[index]]
-    texts = {one: f"{_name(spec, one[0], one[1].role, one[1].index)} is {one[1].where()}" for one in found}
-    stopped = [one for one in found if one[1].state == "T"]
-    shown = stopped[:1] or [one for one in found if one[1].role == "trainer"] or found
+    pairs = [(index, stack) for index in sorted(stacks) for stack in stacks[index]]
+    texts = {pair: f"{_name(spec, pair[0], pair[1].role, pair[1].index)} is {pair[1].where()}" for pair in pairs}
+    stopped = [pair for pair in pairs if pair[1].state == "T"]
+    shown = stopped[:1] or [pair for pair in pairs if pair[1].role == "trainer"] or pairs
     index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))
-    stalled = JobFailed(spec, index, stack.role, stack.index, "", list(texts.values()))
-    stalled.message = f"the job has made no progress for {seconds:g} s: "
-    stalled.message += "; ".join(texts[one] for one in shown) or "no process answered"
-    stalled.args, stalled.log, stalled.is_stall = (stalled.message,), Path(spec.log_dir) / "stacks.txt", True
+    failure = JobFailed(spec, index, stack.role, stack.index, "", list(texts.values()))
+    failure.message = f"the job has made no progress for {seconds:g} s: "
+    failure.message += "; ".join(texts[pair] for pair in shown) or "no process answered"
+    failure.args, failure.log, failure.is_stall = (failure.message,), Path(spec.log_dir) / "stacks.txt", True
     with contextlib.suppress(OSError):  # a full disk must not hide the failure
         lines = [
-            f"=== {spec.machines[k].name}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for k, s in found
+            f"=== {spec.machines[k].name}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for k, s in pairs
         ]
-        stalled.log.write_text("\n".join(lines))
-    return stalled
+        failure.log.write_text("\n".join(lines))
+    return failure
 
 
 def describe_interruption(exit_code: object) -> str:
@@ -75,19 +75,19 @@ def describe_interruption(exit_code: object) -> str:
 
 
 @contextlib.contextmanager
-def first_sigterm(act: Callable[[], None]) -> Iterator[None]:
-    """Call ``act`` at the first SIGTERM in the block, but not in threads. A second SIGTERM has its effect as before."""
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+def first_sigterm(callback: Callable[[], None]) -> Iterator[None]:
+    """Call ``callback`` at the first SIGTERM in the block, but not in threads. A second SIGTERM acts as before."""
+    previous = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
         yield
         return
 
     def handler(*_: object) -> None:
-        signal.signal(signal.SIGTERM, before)
-        act()
+        signal.signal(signal.SIGTERM, previous)
+        callback()
 
     signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

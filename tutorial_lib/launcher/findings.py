@@ -49,9 +49,9 @@ class PreflightFailed(InputError):
         super().__init__(first.sentence, "\n".join([*first.remedy.splitlines(), *map(str, rest)]))
 
 
-def verdict(good: bool, check: str, detail: str, remedy: str, machine: str = "") -> Finding:
+def verdict(passed: bool, check: str, detail: str, remedy: str, machine: str = "") -> Finding:
     """Return a finding that is ``ok``, or a ``fail`` with the remedy."""
-    return Finding(check, OK if good else FAIL, detail, "" if good else remedy, machine)
+    return Finding(check, OK if passed else FAIL, detail, "" if passed else remedy, machine)
 
 
 def run_checks(checks: Iterable[Callable[..., Any]], *arguments: object, **options: object) -> Findings:
@@ -59,8 +59,8 @@ def run_checks(checks: Iterable[Callable[..., Any]], *arguments: object, **optio
     findings = Findings()
     for check in checks:
         try:
-            found = check(*arguments, **options)
-            findings += [found] if isinstance(found, Finding) else found
+            result = check(*arguments, **options)
+            findings += [result] if isinstance(result, Finding) else result
         except Exception as error:
             hidden = isinstance(error, psutil.Error | PermissionError)  # from this user, but perhaps in order
             detail = f"the check ended with {type(error).__name__}: {error}"

@@ -32,11 +32,11 @@ def log_name(role: str, k: int) -> str:
     return f"{'trainer' if role in WORKERS else role}-{k}.log"
 
 
-def read_end(path: Path, most: int = TAIL_BYTES) -> str:
-    """Return the last ``most`` bytes of a text file, or an empty string if it cannot be read."""
+def read_end(path: Path, max_bytes: int = TAIL_BYTES) -> str:
+    """Return the last ``max_bytes`` of a text file, or an empty string if it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-        return file.read(most).decode(errors="replace")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - max_bytes))
+        return file.read(max_bytes).decode(errors="replace")
     return ""
 
 
@@ -55,8 +55,8 @@ def uncaught_exception(lines: list[str], code: int | None) -> str | None:
     # Python ends with code 1. A DGL server still runs threads then, and C++ aborts it after a line of its own.
     nonblank = [line.strip() for line in lines if line.strip()]
     aborted = code == -signal.SIGABRT and nonblank[-1:] == [THREADS_LEFT]
-    last = "".join(nonblank[-2:-1] if aborted else nonblank[-1:])
-    return last if (aborted or code == 1) and _EXCEPTION.match(last) else None
+    last_line = "".join(nonblank[-2:-1] if aborted else nonblank[-1:])
+    return last_line if (aborted or code == 1) and _EXCEPTION.match(last_line) else None
 
 
 class JobFiles:
@@ -79,12 +79,12 @@ class JobFiles:
 
     def events(self) -> list[JsonObject]:
         """Return new events, which are lines of JSON, and skip other lines."""
-        found = []
+        events = []
         for path in self._folder.glob("events-*.jsonl"):
             for line in self._new_lines(path):
                 with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return [event for event in found if isinstance(event, dict) and isinstance(event.get("kind"), str)]
+                    events.append(json.loads(line))
+        return [event for event in events if isinstance(event, dict) and isinstance(event.get("kind"), str)]
 
     def output(self, *, rest: bool = False) -> Iterator[JsonObject]:
         """Yield the last new lines of each trainer, and the number of ``skipped`` bytes before them.

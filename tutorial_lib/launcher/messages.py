@@ -124,7 +124,7 @@ class Channel:
 
     def receive(self, seconds: float = 0.0) -> list[Any]:
         """Return the messages that arrive within this time, or raise an EOFError if the other side has ended."""
-        poll, found = select.poll(), []
+        poll, messages = select.poll(), []
         poll.register(self._read, select.POLLIN)
         if poll.poll(1000 * seconds):
             if not (chunk := os.read(self._read, CHUNK)):
@@ -132,5 +132,5 @@ class Channel:
             *lines, self._buffer = (self._buffer + chunk).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # other text, such as that of a login shell
-                    found.append(json.loads(line, object_hook=_to_record))
-        return found
+                    messages.append(json.loads(line, object_hook=_to_record))
+        return messages

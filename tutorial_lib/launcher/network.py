@@ -14,8 +14,8 @@ SILENCE_SECONDS = 25.0  # TCP survives a cable that is unplugged for 5 s; the re
 
 def ipv4_addresses() -> dict[str, list[str]]:
     """Return the IPv4 addresses of each interface. DGL (``local_ip4_addr_list``) sees only the first one of each."""
-    found = {name: [e.address for e in es if e.family == socket.AF_INET] for name, es in psutil.net_if_addrs().items()}
-    return {name: addresses for name, addresses in found.items() if addresses}
+    cards = {name: [e.address for e in es if e.family == socket.AF_INET] for name, es in psutil.net_if_addrs().items()}
+    return {name: addresses for name, addresses in cards.items() if addresses}
 
 
 def find_interface(address: str) -> str:

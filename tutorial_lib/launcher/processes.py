@@ -30,18 +30,18 @@ TERM_SECONDS = 3.0
 _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child
 
 
-def _die_with(parent: int) -> None:
+def _die_with(parent_pid: int) -> None:
     """Let the kernel kill this process when its parent ends, or exit if the parent has ended already."""
     die_with_parent()
-    if os.getppid() != parent:
+    if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
     """Start a program that appends its output to ``log``, and return its PID for ``os.wait4``."""
-    agent, (_, most) = os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    agent_pid, (_, hard_limit) = os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)
     # In a large job, a process has more sockets than the usual limit allows, and samplers send tensors as open files.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     with log.open("ab") as output:
         child = subprocess.Popen(
             argv,
@@ -52,7 +52,7 @@ def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path,
             stderr=subprocess.STDOUT,
             pass_fds=fds,
             start_new_session=True,
-            preexec_fn=lambda: _die_with(agent),  # an agent has one thread, so this is safe
+            preexec_fn=lambda: _die_with(agent_pid),  # an agent has one thread, so this is safe
         )
     _started.append(child)
     return child.pid
@@ -60,23 +60,23 @@ def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path,
 
 def end_descendants(reap: Callable[[], object]) -> None:
     """Terminate all descendants of this process, including orphans. After three seconds, kill the remaining ones."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for signum in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + TERM_SECONDS
         # List the processes again, because a process may fork after the others got the signal.
-        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-            for process in left:
+        while (remaining := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+            for process in remaining:
                 with contextlib.suppress(psutil.Error):  # the process has ended or belongs to another user (setuid)
-                    process.send_signal(number)
+                    process.send_signal(signum)
             time.sleep(POLL_SECONDS)
             reap()
     reap()
 
 
 class Forkserver:
-    """The agent's end of the connection. The template inherits the socket ``theirs`` and calls ``fork_on_request``."""
+    """The agent's end of the connection. The template inherits ``child_socket`` and calls ``fork_on_request``."""
 
     def __init__(self) -> None:
-        self._socket, self.theirs = socket.socketpair()
+        self._socket, self.child_socket = socket.socketpair()
         self._link = Channel(self._socket.fileno(), self._socket.fileno())
 
     def request_process(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
@@ -100,14 +100,14 @@ def fork_on_request() -> None:
     if FORKSERVER not in os.environ:
         return
     gc.freeze()  # a collection in a child would write to, and so copy, every page that has an object
-    agent = os.getppid()
-    with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as link, link.makefile() as orders:
-        while (order := json.loads(orders.readline() or "null")) is not None:
-            if not _fork_for(agent):
+    agent_pid = os.getppid()
+    with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as link, link.makefile() as requests:
+        while (request := json.loads(requests.readline() or "null")) is not None:
+            if not _fork_for(agent_pid):
                 continue
-            link.sendall(json.dumps({**order, "env": None, "pid": os.getpid()}).encode() + b"\n")
-            os.environ.update(order["env"])
-            with open(order["log"], "ab") as log:
+            link.sendall(json.dumps({**request, "env": None, "pid": os.getpid()}).encode() + b"\n")
+            os.environ.update(request["env"])
+            with open(request["log"], "ab") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
             if (torch := sys.modules.get("torch")) is not None:
@@ -118,21 +118,21 @@ def fork_on_request() -> None:
     os._exit(0)  # without exit handlers of libraries, which have nothing to clean up
 
 
-def _fork_for(agent: int) -> bool:
+def _fork_for(agent_pid: int) -> bool:
     """Return True in a new process. Its parent has ended, so the agent, a subreaper, is its parent."""
     try:
-        if (between := os.fork()) != 0:
-            if os.waitpid(between, 0)[1] != 0:
+        if (middle_pid := os.fork()) != 0:
+            if os.waitpid(middle_pid, 0)[1] != 0:
                 os._exit(1)
             return False
-        between = os.getpid()
+        middle_pid = os.getpid()
         if os.fork() != 0:
             os._exit(0)
     except OSError as error:
         print(f"cannot fork: {error.strerror}", flush=True)
         os._exit(1)
-    while os.getppid() == between:
+    while os.getppid() == middle_pid:
         time.sleep(0.001)
     os.setsid()
-    _die_with(agent)
+    _die_with(agent_pid)
     return True

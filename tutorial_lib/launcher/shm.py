@@ -61,28 +61,28 @@ def clean_leftovers(patterns: Sequence[str], seconds: float = 0.0) -> list[str]:
 
 
 def _job_folders() -> list[Path]:
-    found = [path for path in SHM.glob(f"{PREFIX}*") if path.is_dir() and not path.is_symlink()]
-    return [path for path in found if path.stat().st_uid == os.geteuid()]
+    folders = [path for path in SHM.glob(f"{PREFIX}*") if path.is_dir() and not path.is_symlink()]
+    return [path for path in folders if path.stat().st_uid == os.geteuid()]
 
 
 def _remove(patterns: Sequence[str]) -> list[str]:
     """Remove the files of jobs, and their folders unless some files are in use. Return the names of removed files."""
-    folders, removed, used = _job_folders(), [], False
-    since = min((folder.stat().st_mtime for folder in folders), default=float("inf"))
+    folders, removed, in_use = _job_folders(), [], False
+    start_time = min((folder.stat().st_mtime for folder in folders), default=float("inf"))
     for path in (SHM / name for name in job_files(patterns)):
         with contextlib.suppress(OSError), open(open_regular_file(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            about = os.fstat(file.fileno())
-            if about.st_uid == os.geteuid() and about.st_ctime >= since:
+            status = os.fstat(file.fileno())
+            if status.st_uid == os.geteuid() and status.st_ctime >= start_time:
                 # While we have a lease, a process that opens the file waits. The signal to us must not end us.
                 fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
                 try:
                     fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
                 except OSError:  # another process has the file open or mapped, see fcntl(2)
-                    used = True
+                    in_use = True
                     continue
                 path.unlink()
                 removed.append(path.name)
-    for folder in [] if used else folders:
+    for folder in [] if in_use else folders:
         shutil.rmtree(folder, ignore_errors=True)
     return removed
 

@@ -66,18 +66,18 @@ def _stat(pid: int) -> list[str]:
 
 def collect_stacks(folder: Path) -> list[Stack]:
     """Let every living process of a machine write its stacks, and read them. The job is about to end."""
-    found = []
-    for member in registered_processes(folder):
-        path = (folder / FOLDER / f"{member.role}-{member.index}-{member.pid}").resolve()
+    requested = []
+    for record in registered_processes(folder):
+        path = (folder / FOLDER / f"{record.role}-{record.index}-{record.pid}").resolve()
         with contextlib.suppress(psutil.Error):
-            process, state = psutil.Process(member.pid), "".join(_stat(member.pid)[:1])
+            process, state = psutil.Process(record.pid), "".join(_stat(record.pid)[:1])
             # Another program can have the PID by now, and the signal would end it. It does not have the file open.
             if str(path) in [file.path for file in process.open_files()]:
                 process.send_signal(DUMP_SIGNAL)
                 process.resume()  # a stopped process cannot write
-                found.append((path, replace(member, state=state)))
+                requested.append((path, replace(record, state=state)))
     time.sleep(DUMP_SECONDS)
-    return [replace(stack, text=read_end(path, STACK_BYTES)) for path, stack in found]
+    return [replace(stack, text=read_end(path, STACK_BYTES)) for path, stack in requested]
 
 
 class MachineHealth:
@@ -103,11 +103,11 @@ class MachineHealth:
 
     def dead_workers(self) -> list[tuple[Stack, int]]:
         """Return failed samplers that were zombies at the last call, too. Their trainers would wait forever."""
-        stats = {member: _stat(member.pid) for member in registered_processes(self.folder) if member.role in WORKERS}
-        zombies = {member for member, fields in stats.items() if fields[:1] == ["Z"]}
-        codes = [(member, os.waitstatus_to_exitcode(int(stats[member][-1]))) for member in zombies & self._zombies]
+        stats = {worker: _stat(worker.pid) for worker in registered_processes(self.folder) if worker.role in WORKERS}
+        zombies = {worker for worker, fields in stats.items() if fields[:1] == ["Z"]}
+        codes = [(worker, os.waitstatus_to_exitcode(int(stats[worker][-1]))) for worker in zombies & self._zombies]
         self._zombies = zombies
-        return [(member, code) for member, code in codes if code not in (0, -signal.SIGTERM)]
+        return [(worker, code) for worker, code in codes if code not in (0, -signal.SIGTERM)]
 
     def out_of_memory(self, code: int | None) -> bool:
         """Return whether the kernel killed a process for lack of memory in the ten seconds before a SIGKILL."""
@@ -116,8 +116,8 @@ class MachineHealth:
 
 def memory_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory since boot, or 0 if this is unknown."""
-    found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def find_disk_problem(folder: Path) -> str | None:

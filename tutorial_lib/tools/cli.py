@@ -47,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = print_failure(TutorialError("not enough memory", remedy))
     except KeyboardInterrupt:
         code = 130
-    except SystemExit as end:
-        code = end.code
-    if how := describe_interruption(code):
+    except SystemExit as error:
+        code = error.code
+    if interruption := describe_interruption(code):
         commands = [continue_command(kind, folder) for kind, folder in jobs.RUNNING.items()]
-        to_stderr("\n".join([how, *(f"to continue: {command}" for command in commands if command)]))
+        to_stderr("\n".join([interruption, *(f"to continue: {command}" for command in commands if command)]))
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.flush()
         if lost := getattr(getattr(sys.stdout.buffer, "raw", None), "lost", ""):
@@ -89,14 +89,14 @@ class LastingFile(io.FileIO):
             return memoryview(data).nbytes
 
 
-def lasting_stream(like: object, number: int) -> io.TextIOWrapper:
+def lasting_stream(replaced: object, descriptor: int) -> io.TextIOWrapper:
     """Return a stream that never fails and writes any text in any locale.
 
-    ``like`` is the stream that it replaces, or None if the descriptor was closed at the start.
+    ``replaced`` is the stream that the new one replaces, or None if the descriptor was closed at the start.
     """
-    by_line = any(getattr(like, name, True) for name in ("line_buffering", "write_through"))
-    file = io.BufferedWriter(LastingFile(number, "w", closefd=False))
-    return io.TextIOWrapper(file, getattr(like, "encoding", "utf-8"), "backslashreplace", line_buffering=by_line)
+    by_line = any(getattr(replaced, name, True) for name in ("line_buffering", "write_through"))
+    file = io.BufferedWriter(LastingFile(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(file, getattr(replaced, "encoding", "utf-8"), "backslashreplace", line_buffering=by_line)
 
 
 def install_signal_handlers() -> None:
@@ -106,21 +106,21 @@ def install_signal_handlers() -> None:
     would be lost.
     """
 
-    def handler(number: int, frame: FrameType | None) -> None:
+    def handler(signum: int, frame: FrameType | None) -> None:
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
             frame = frame.f_back
         if frame is not None:
-            signal.signal(signal.SIGALRM, lambda _number, later: handler(number, later))
+            signal.signal(signal.SIGALRM, lambda _number, later: handler(signum, later))
             signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
-        elif number == signal.SIGINT:
+        elif signum == signal.SIGINT:
             raise KeyboardInterrupt
         else:
             # A second SIGTERM ends the process at once. A second SIGHUP does not, because the shell and the kernel
             # each send one when a terminal is closed.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            sys.exit(128 + number)
+            sys.exit(128 + signum)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, handler)

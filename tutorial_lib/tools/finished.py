@@ -26,12 +26,12 @@ Track = tuple[str, str]  # machine and name
 def explain(paths: Annotated[list[Path], about("Log files, or the folder of a run.")], /) -> None:
     """Print the meaning of the errors of a failed job, the first thing to check, and the lesson about them."""
     logs = [log for path in paths for log in find_logs(path)]
-    found = find_causes(logs)
-    for failure in found:
-        place, more = failure["place"], f", and {failure['times'] - 1} more" if failure["times"] > 1 else ""
-        print(printable(f"{failure['name']}\n  {place}{more}\n    {failure['text']}"))
+    causes = find_causes(logs)
+    for failure in causes:
+        location, more = failure["place"], f", and {failure['times'] - 1} more" if failure["times"] > 1 else ""
+        print(printable(f"{failure['name']}\n  {location}{more}\n    {failure['text']}"))
         print(f"  means: {failure['means']}\n  look:  {failure['look']}\n  lesson: {failure['lesson']:02d}\n")
-    if not found:
+    if not causes:
         remedy = "docs/debugging.md lists the first command for each symptom."
         raise JobError(f"unknown: {logs[0]} contains no message that this command recognizes", remedy)
 
@@ -57,14 +57,14 @@ def find_causes(logs: list[Path]) -> list[JsonObject]:
 
     A failure has the fields of its signature, the place and the text of its first line, and the number of lines.
     """
-    found: dict[str, JsonObject] = {}
+    causes: dict[str, JsonObject] = {}
     for log in logs:
         with log.open(errors="replace") as lines:
             for number, text in enumerate(lines, start=1):
-                if entry := next((one for one in read_signatures() if one["line"].search(text)), None):
+                if entry := next((s for s in read_signatures() if s["line"].search(text)), None):
                     first = {**entry, "place": f"{log}:{number}", "text": shortened(text.strip()), "times": 0}
-                    found.setdefault(entry["name"], first)["times"] += 1
-    return [failure for failure in found.values() if not failure.get("effect")] or list(found.values())
+                    causes.setdefault(entry["name"], first)["times"] += 1
+    return [failure for failure in causes.values() if not failure.get("effect")] or list(causes.values())
 
 
 @app.command
@@ -76,7 +76,7 @@ def trace(
 ) -> None:
     """Write the timeline of the last start of a job for Perfetto and chrome://tracing."""
     path, out = run / "events.jsonl", out or run / "trace.json"
-    found, ends = [], dict[Track, int]()  # end of the last span of each track
+    trace_events, last_end = [], dict[Track, int]()  # end of the last span of each track
     try:
         with open(open_regular_file(path), "rb") as file:
             content = file.read()
@@ -88,24 +88,24 @@ def trace(
             event["ahead"] = offsets.get(event["machine"], 0.0)
             event["time"] -= event["ahead"]
         for track, name, start, end in spans_in(events[starts[-1] :]):
-            first = max(round(1e6 * start), ends.get(track, 0))  # Perfetto drops spans that overlap by rounded times
-            ends[track] = max(first, round(1e6 * end))
+            first = max(round(1e6 * start), last_end.get(track, 0))  # Perfetto drops spans that overlap by rounding
+            last_end[track] = max(first, round(1e6 * end))
             where = {"pid": track[0], "tid": track[1]}  # names instead of numbers, as in the traces of PyTorch
-            found.append({"ph": "X", "name": name, "ts": first, "dur": ends[track] - first, **where})
-        if not found:
+            trace_events.append({"ph": "X", "name": name, "ts": first, "dur": last_end[track] - first, **where})
+        if not trace_events:
             raise InputError(f"{path} has no events of a job")
         for event in events[starts[-1] :]:
             if event["kind"] == "traffic":
                 where = {"pid": event["machine"], "ts": round(1e6 * event["time"])}
-                found.append({"ph": "C", "name": "sent", "args": {"bytes": event["bytes_sent"]}, **where})
+                trace_events.append({"ph": "C", "name": "sent", "args": {"bytes": event["bytes_sent"]}, **where})
         with replace_file(out) as file:  # does not follow a link in the folder of another user
-            file.write(json.dumps({"traceEvents": found}, allow_nan=False).encode())
+            file.write(json.dumps({"traceEvents": trace_events}, allow_nan=False).encode())
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", "RUN must be a run folder.") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path} is damaged: an event has wrong fields", "Remove the damaged lines.") from None
-    for name, ahead in offsets.items():
-        print(f"clock of {name}: {1e3 * ahead:+.2f} ms, corrected")
+    for name, offset in offsets.items():
+        print(f"clock of {name}: {1e3 * offset:+.2f} ms, corrected")
     print(f"wrote {out}. Open it in https://ui.perfetto.dev or chrome://tracing")
 
 

@@ -48,12 +48,12 @@ def train(
     ssh: cli.OverSsh = None,
     single_process: Annotated[bool, about("Train in one process without DGL's servers, for comparison.")] = False,
     out: cli.OutOption = None,
-    given: cli.Given,
+    options: cli.GivenOptions,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
     check_task(config.task)
     source.check_arguments()
-    layout = cli.choose_machines(layout, ssh, given)
+    layout = cli.choose_machines(layout, ssh, options)
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process cannot be used with --trainers, --samplers or --servers")
     config = cli.complete_config(config, source.seed, fanouts, cache, layout.samplers)
@@ -61,7 +61,7 @@ def train(
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     RUNNING["train"] = folder
-    keep = replace(keep, options=cli.options_to_store(given))
+    keep = replace(keep, options=cli.options_to_store(options))
     display = RunDisplay()
     try:
         if single_process:
@@ -69,13 +69,13 @@ def train(
         else:
             result = run_distributed(source, layout, config, folder, display, keep)
     except EmulationUnavailable as error:
-        if given.keys() & {*cli.PLACES, "wire"}:  # the user has asked for emulated machines
+        if options.keys() & {*cli.PLACES, "wire"}:  # the user has asked for emulated machines
             raise
-        given |= {"machines": 1, "trainers": given.get("trainers", 2)}
-        chosen = f"Continuing as train --machines 1 --trainers {given['trainers']}"
+        options |= {"machines": 1, "trainers": options.get("trainers", 2)}
+        chosen = f"Continuing as train --machines 1 --trainers {options['trainers']}"
         to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
-        layout = replace(layout, emulate=None, trainers=given["trainers"])
-        keep = replace(keep, options=cli.options_to_store(given))
+        layout = replace(layout, emulate=None, trainers=options["trainers"])
+        keep = replace(keep, options=cli.options_to_store(options))
         result = run_distributed(source, layout, config, folder, display, keep)
     display.summary(result, folder)
 
@@ -93,7 +93,7 @@ def finale(
     full: Annotated[bool, about("Train on the whole graph with the recipe of the published accuracies.")] = False,
     out: cli.OutOption = None,
     yes: Annotated[bool, about("Start a large run without asking.")] = False,
-    given: cli.Given,
+    options: cli.GivenOptions,
 ) -> None:
     """Load and partition the data, check the machines, train, and check the predictions.
 
@@ -101,22 +101,22 @@ def finale(
     the published recipe: 20 epochs, 1024 seed nodes in a step of all trainers together, learning rate 0.003.
     """
     source.check_arguments()
-    layout = cli.choose_machines(layout, ssh, given)
+    layout = cli.choose_machines(layout, ssh, options)
     count = len(layout.cluster().machines)
     defaults: JsonObject = {"epochs": 10}
     if full:
         batch_size = math.ceil(1024 / (count * layout.trainers))
         defaults = {"epochs": 20, "batch_size": batch_size, "learning_rate": 0.003}
     config = cli.complete_config(config, source.seed, fanouts)
-    config = replace(config, **{name: value for name, value in defaults.items() if name not in given})
-    source = replace(source, scale=given.get("scale", 1.0 if full else 0.1))
+    config = replace(config, **{name: value for name, value in defaults.items() if name not in options})
+    source = replace(source, scale=options.get("scale", 1.0 if full else 0.1))
     folder = check_run_folder(out or default_run_folder("finale"), resume=keep.resume)
     if not keep.resume:
         confirm(source, layout, config, count, yes=yes)
     from tutorial_lib.job.train import run_distributed
 
     RUNNING["finale"] = folder
-    display, keep = RunDisplay(), replace(keep, options=cli.options_to_store(given))
+    display, keep = RunDisplay(), replace(keep, options=cli.options_to_store(options))
     result = run_distributed(source, layout, config, folder, display, keep)
     display.say("checking the predictions in original IDs")
     check_predictions(source, folder, result)
@@ -127,16 +127,16 @@ def finale(
 
 def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: int, *, yes: bool) -> None:
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than is available."""
-    together = not (layout.slurm or layout.real)
+    together = not (layout.slurm or layout.ssh_machines)
     counts = {"machines": machines, "trainers": layout.trainers, "cores": len(os.sched_getaffinity(0))}
     job = Job(**job_sizes(source), **counts, config=config, together=together)
-    found = estimate(job)
-    seconds = config.epochs * found.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
-    memory = human_bytes(round(found.memory["machine"]))
+    estimated = estimate(job)
+    seconds = config.epochs * estimated.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
+    memory = human_bytes(round(estimated.memory["machine"]))
     needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"estimate: {sizes}; about {needs} (the job may need half or twice as much)", flush=True)
-    large = seconds > LONG or (together and found.memory["all machines"] > psutil.virtual_memory().available)
+    large = seconds > LONG or (together and estimated.memory["all machines"] > psutil.virtual_memory().available)
     if large and not yes and not ask("This run is large. Start it?"):
         raise InputError("not started, because this run is large and was not confirmed", "Add --yes to start it.")
 
@@ -144,17 +144,17 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
 def check_predictions(source: DataSource, folder: Path, result: JsonObject) -> None:
     """Raise a JobError if the accuracies of predictions.npy are not those that the trainers counted."""
     data = source.load(features=False).target_data
-    right = np.load(folder / "predictions.npy") == data["label"].numpy()
+    correct = np.load(folder / "predictions.npy") == data["label"].numpy()
     for name in ("val", "test"):
-        found, counted = right[data[f"{name}_mask"].numpy().astype(bool)].mean(), result[f"{name}_accuracy"]
-        if abs(found - counted) > 1e-9:
-            raise JobError(f"the {name} accuracy of predictions.npy is {found}, but the trainers counted {counted}")
+        accuracy, counted = correct[data[f"{name}_mask"].numpy().astype(bool)].mean(), result[f"{name}_accuracy"]
+        if abs(accuracy - counted) > 1e-9:
+            raise JobError(f"the {name} accuracy of predictions.npy is {accuracy}, but the trainers counted {counted}")
 
 
 def published_accuracies(result: JsonObject) -> dict[str, tuple[float, float]]:
     """Return the published accuracies of the graph of a run, or nothing for other graphs."""
-    real = result["dataset"] == "ogbn-products" and sum(result["partition"]["nodes"]) == PUBLISHED_NODES
-    return PUBLISHED if real else {}
+    is_full_graph = result["dataset"] == "ogbn-products" and sum(result["partition"]["nodes"]) == PUBLISHED_NODES
+    return PUBLISHED if is_full_graph else {}
 
 
 @app.command
@@ -168,18 +168,18 @@ def launch(
     verbose: Annotated[bool, about("Print the variables that are added to the environment.")] = False,
     quiet: Annotated[bool, about("Write the output of the script to its logs only.")] = False,
     out: Annotated[Path | None, about("Folder of the logs. (default: runs/TIME-launch-XXXX)")] = None,
-    given: cli.Given,
+    options: cli.GivenOptions,
 ) -> None:
     """Run any DistDGL script, or without --part_config any torch.distributed program, and show its output.
 
     With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
     """
-    request, ssh, real = request or LaunchRequest(), ssh or RealMachines(), None
-    given.pop("ip_config", None)  # a script reads this file in every place
-    if not cli.PLACES & given.keys():
-        given["ip_config"] = ssh.ip_config
-        real = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve())
-    request = cli.choose_machines(request, real, given)
+    request, ssh, ssh_machines = request or LaunchRequest(), ssh or RealMachines(), None
+    options.pop("ip_config", None)  # a script reads this file in every place
+    if not cli.PLACES & options.keys():
+        options["ip_config"] = ssh.ip_config
+        ssh_machines = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve())
+    request = cli.choose_machines(request, ssh_machines, options)
     out = check_run_folder(out or default_run_folder("launch"))
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
     use = run_launch(request, RunDisplay(), verbose=verbose)

@@ -36,39 +36,39 @@ def start(
     own_disks: Annotated[bool, about("Give each machine a private, empty home, /tmp and data folder.")] = False,
 ) -> None:
     """Start machines that run until you stop them or --ttl expires."""
-    found = persistent.start_machines(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
+    state = persistent.start_machines(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
     option = "" if name == DEFAULT_NAME else f" --name {name}"
-    print(f"{count} machines are running: {', '.join(found.machines[:3])}{', ...' if count > 3 else ''}")
+    print(f"{count} machines are running: {', '.join(state.machines[:3])}{', ...' if count > 3 else ''}")
     print(f"run a command:    {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
     print(f"run a job:        {PROGRAM} train --on {name}")
-    if found.ssh_config:
-        print(f"ssh:              ssh -F {found.ssh_config} machine-0")
-    print(f"they stop at {datetime.fromtimestamp(found.ends):%a %H:%M}, or with:  {PROGRAM} machines stop {name}")
+    if state.ssh_config:
+        print(f"ssh:              ssh -F {state.ssh_config} machine-0")
+    print(f"they stop at {datetime.fromtimestamp(state.ends):%a %H:%M}, or with:  {PROGRAM} machines stop {name}")
 
 
 @machines_app.command(name="list")
 def list_all(*, as_json: JsonOption = False) -> None:
     """Show the running machines and the jobs that use them."""
-    found = [persistent.describe_machines(name) for name in persistent.running_names()]
+    states = [persistent.describe_machines(name) for name in persistent.running_names()]
     if as_json:
-        print(json.dumps(found, indent=2, default=vars))
-    elif not found:
+        print(json.dumps(states, indent=2, default=vars))
+    elif not states:
         print(f"no machines are running; start some with: {PROGRAM} machines start 2")
-    for each in () if as_json else found:
-        user = f"used by {each.job}" if each.job else "no job"
-        print(f"{each.name}: ends {datetime.fromtimestamp(each.ends):%a %H:%M}, {user}")
-        for machine, address, wire, cut in zip(each.machines, each.addresses, each.wires, each.cut, strict=True):
+    for state in () if as_json else states:
+        user = f"used by {state.job}" if state.job else "no job"
+        print(f"{state.name}: ends {datetime.fromtimestamp(state.ends):%a %H:%M}, {user}")
+        for machine, address, wire, cut in zip(state.machines, state.addresses, state.wires, state.cut, strict=True):
             print(f"  {machine:12} {address:16} {'cut' if cut else wire or 'no limit'}")
 
 
 @machines_app.command
 def stop(name: NameOption = None, /) -> None:
     """Stop machines, with all processes on them."""
-    found = persistent.describe_machines(running(name).name)
-    if found.job:
-        to_stderr(f"warning: this ends the job on {found.name}: {found.job}")
-    persistent.stop_machines(found.name)
-    print(f"{found.name}: switched off")
+    state = persistent.describe_machines(running(name).name)
+    if state.job:
+        to_stderr(f"warning: this ends the job on {state.name}: {state.job}")
+    persistent.stop_machines(state.name)
+    print(f"{state.name}: switched off")
 
 
 @machines_app.command
@@ -91,14 +91,14 @@ def wire(machine: MachineArgument, rate: RateArgument, /, *, name: NameOption = 
 
 def change_link(verb: str, machine: str, name: str | None, rate: str | None = None) -> None:
     cluster = running(name)
-    for each in cluster.machines if machine == "all" else [cluster.machine(machine)]:
-        cluster.change_link(each, verb, rate)
+    for target in cluster.machines if machine == "all" else [cluster.machine(machine)]:
+        cluster.change_link(target, verb, rate)
 
 
 def running(name: str | None) -> PersistentBackend:
     """Return the machines of the given name, or the only running ones, or those of the default name."""
-    found = persistent.running_names()
-    return PersistentBackend(name or (found[0] if len(found) == 1 else DEFAULT_NAME))
+    names = persistent.running_names()
+    return PersistentBackend(name or (names[0] if len(names) == 1 else DEFAULT_NAME))
 
 
 @app.command
@@ -115,8 +115,8 @@ def on(
     cluster = running(name)
     if machine == "all":
         sys.exit(run_on_all(cluster, command))
-    line = cluster.command(cluster.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
-    os.execv(line[0], line)  # this process becomes the command, which uses the caller's terminal and gets its signals
+    argv = cluster.command(cluster.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
+    os.execv(argv[0], argv)  # this process becomes the command, which uses the caller's terminal and gets its signals
 
 
 def run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:

@@ -23,23 +23,23 @@ LIMITS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"], 10
 FROM_ZERO = ("seed", "ahead", "samplers")
 NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # of options, if not the field's
 NAMES["allow_public"] = "allow_public_addresses"
-NO_OPTIONS = "real options command dropout eval_batch_size sampling_threads negatives"
+NO_OPTIONS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 
 PLACES = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # options that choose the machines
-OF_SSH = {NAMES.get(each.name, each.name) for each in fields(RealMachines)}
+OF_SSH = {NAMES.get(field.name, field.name) for field in fields(RealMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*OF_SSH, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
 LayoutType = TypeVar("LayoutType", bound=Layout)
 
 
-def about(text: str, group: str | None = None, **more: Any) -> Parameter:
+def about(text: str, group: str | None = None, **kwargs: Any) -> Parameter:
     """Return the annotation of an option with its help."""
-    return Parameter(help=text, **({"group": group} if group else {}), **more)
+    return Parameter(help=text, **({"group": group} if group else {}), **kwargs)
 
 
-Given = Annotated[JsonObject, Parameter(parse=False)]  # the options of the command line and of options.json
+GivenOptions = Annotated[JsonObject, Parameter(parse=False)]  # the options of the command line and of options.json
 MachinesOption = Annotated[int | None, about("Use 1 to run on this computer alone, without namespaces.", "Machines")]
 FanoutsOption = Annotated[str, about("Neighbors per hop. -1 takes all.", "Training", allow_leading_hyphen=True)]
 CacheOption = Annotated[str, about("Memory of a trainer for rows and adjacency of other machines.", "Training")]
@@ -71,21 +71,21 @@ def dgl_option_name(field: str) -> str:
     return f"num_{field}" if field in LIMITS else NAMES.get(field, field)
 
 
-def flatten(group: str, without: str = "", names: Callable[[str], str] = option_name, **more: Any) -> Parameter:
+def flatten(group: str, without: str = "", names: Callable[[str], str] = option_name, **kwargs: Any) -> Parameter:
     """Return the annotation of a dataclass whose fields become options, except those in ``without`` and NO_OPTIONS."""
     options = f"^(?!({'|'.join(f'{NO_OPTIONS} {without}'.split())})$)"
     ranges = partial(check_ranges, names)
-    return Parameter(name="*", group=group, parse=options, name_transform=names, validator=ranges, **more)
+    return Parameter(name="*", group=group, parse=options, name_transform=names, validator=ranges, **kwargs)
 
 
-def check_ranges(names: Callable[[str], str], _kind: object, filled: object) -> None:
+def check_ranges(names: Callable[[str], str], _kind: object, instance: object) -> None:
     """Raise an InputError if a number in a dataclass is too small or too large."""
-    for field in getattr(filled, "__dataclass_fields__", ()):
-        number = getattr(filled, field)
-        most = LIMITS.get(field, LARGEST if isinstance(number, int) else 1e300)
-        least = 0 if isinstance(number, float) or field in FROM_ZERO else 1
-        if type(number) in (int, float) and not least <= number <= most:
-            raise InputError(f"--{names(field)} {number} is not in the range {least} to {most}")
+    for field in getattr(instance, "__dataclass_fields__", ()):
+        number = getattr(instance, field)
+        maximum = LIMITS.get(field, LARGEST if isinstance(number, int) else 1e300)
+        minimum = 0 if isinstance(number, float) or field in FROM_ZERO else 1
+        if type(number) in (int, float) and not minimum <= number <= maximum:
+            raise InputError(f"--{names(field)} {number} is not in the range {minimum} to {maximum}")
 
 
 OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
@@ -105,17 +105,17 @@ def complete_config(
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., object], BoundArguments, JsonObject]:
     """Return the function of a command, its arguments, and the given options by name, with underscores."""
-    found = ArgumentCollection()
-    app.config = lambda _app, _commands, arguments: found.extend(arguments)  # before the values are converted
+    collected = ArgumentCollection()
+    app.config = lambda _app, _commands, arguments: collected.extend(arguments)  # before the values are converted
     try:
-        command, bound, others = app.parse_args(end_options(words), print_error=False, exit_on_error=False)
+        command, bound, unparsed = app.parse_args(end_options(words), print_error=False, exit_on_error=False)
     except CycloptsError as error:
         name = " ".join([PROGRAM, *(error.command_chain or ())])
         raise InputError(" ".join(str(error).split()), f"{name} --help lists the options.") from None
-    given = {argument.name[2:].replace("-", "_"): argument.value for argument in found if argument.tokens}
-    if "given" in others:
-        bound.arguments["given"] = given
-    return command, bound, given
+    options = {argument.name[2:].replace("-", "_"): argument.value for argument in collected if argument.tokens}
+    if "options" in unparsed:
+        bound.arguments["options"] = options
+    return command, bound, options
 
 
 def end_options(words: Sequence[str]) -> list[str]:
@@ -139,46 +139,46 @@ def run_command(words: Sequence[str]) -> None:
     Options that are given again replace the earlier ones, and new machines replace the earlier ones and their options.
     Values that could run programs are used only with ``--trust`` or after a question.
     """
-    command, bound, given = parse(words)
-    if given.get("resume") and "out" not in given:
+    command, bound, options = parse(words)
+    if options.get("resume") and "out" not in options:
         raise InputError("--resume needs --out, the folder of the run to continue")
-    path = given.get("out", Path()) / OPTIONS_FILE
-    if given.get("resume") and path.exists():  # later checks report missing files of the run
+    path = options.get("out", Path()) / OPTIONS_FILE
+    if options.get("resume") and path.exists():  # later checks report missing files of the run
         remedy = "Give this option again, or leave out --resume and use another --out."
         stored = read_json(path, dict[str, bool | int | float | str], remedy)
-        dropped = {*given, *NOT_RECALLED, *({*PLACES, *OF_SSH, "own_disks"} if given.keys() & PLACES else ())}
+        dropped = {*options, *NOT_RECALLED, *({*PLACES, *OF_SSH, "own_disks"} if options.keys() & PLACES else ())}
         earlier = [f"--{name}={value}" for name, value in stored.items() if name.replace("-", "_") not in dropped]
         try:
-            command, bound, options = parse([words[0], *earlier, *words[1:]])
+            command, bound, merged = parse([words[0], *earlier, *words[1:]])
         except InputError as error:
             raise InputError(f"{path} is damaged: {error.message}", remedy) from None
-        untrusted = {f"--{name}": options[name] for name in sorted(NEEDS_TRUST & options.keys() - given.keys())}
-        check_trust(path, untrusted, trust=given.get("trust", False))
+        untrusted = {f"--{name}": merged[name] for name in sorted(NEEDS_TRUST & merged.keys() - options.keys())}
+        check_trust(path, untrusted, trust=options.get("trust", False))
     command(*bound.args, **bound.kwargs)
 
 
-def options_to_store(given: JsonObject) -> JsonObject:
+def options_to_store(options: JsonObject) -> JsonObject:
     """Return the options for ``options.json``. A later ``--resume`` may run elsewhere, so paths are absolute."""
-    return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in given.items()}
+    return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in options.items()}
 
 
-def choose_machines(layout: LayoutType, ssh: RealMachines | None, given: JsonObject) -> LayoutType:
+def choose_machines(layout: LayoutType, ssh: RealMachines | None, options: JsonObject) -> LayoutType:
     """Return the layout with the machines that the given options choose, by default two emulated machines.
 
     With ``--on``, ``emulate`` becomes the number of the running machines.
     """
-    others = PLACES - {"emulate", "on"} & given.keys()
-    if OF_SSH & given.keys():
-        others.add("ip_config")
-    if len(others) + bool(given.keys() & {"emulate", "on"}) > 1:
+    other_places = PLACES - {"emulate", "on"} & options.keys()
+    if OF_SSH & options.keys():
+        other_places.add("ip_config")
+    if len(other_places) + bool(options.keys() & {"emulate", "on"}) > 1:
         places = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
         raise InputError(f"choose one of {places} and --single-process")
-    if (count := given.get("machines", 1)) != 1:
+    if (count := options.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
-    if (layout.wire is not None or layout.own_disks) and (others or layout.on):
+    if (layout.wire is not None or layout.own_disks) and (other_places or layout.on):
         remedy = f"For running machines: {PROGRAM} machines wire all 1gbit, or machines start 2 --own-disks"
         raise InputError("--wire and --own-disks are for new emulated machines; they need --emulate N", remedy)
-    emulate = given.get("emulate", None if others else 2)
+    emulate = options.get("emulate", None if other_places else 2)
     if layout.on is not None:
-        emulate = len(PersistentBackend(layout.on, given.get("emulate")).machines)
-    return replace(layout, emulate=emulate, real=ssh)
+        emulate = len(PersistentBackend(layout.on, options.get("emulate")).machines)
+    return replace(layout, emulate=emulate, ssh_machines=ssh)

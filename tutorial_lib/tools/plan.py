@@ -97,18 +97,18 @@ def plan(
         raise InputError("choose one of --dataset NAME, and --nodes N with --edges N")
     config = cli.complete_config(config, source.seed, fanouts, cache)
     rate = parse_wire(wire or (None if machines is None else "10gbit"))
-    known = {"train": job.train or max(1, job.nodes // 10)}
-    sizes = job_sizes(replace(source, name=dataset)) if dataset else known
-    places = {"together": machines is None, "machines": emulate if machines is None else machines}
-    job = replace(job, **sizes, **places, config=config, wire=rate and 8.0 * rate)
-    found = estimate(job)
-    both = {"job": asdict(job), "estimate": asdict(found)}
-    print(json.dumps(both, indent=2) if as_json else describe_estimate(job, found))
+    train_size = {"train": job.train or max(1, job.nodes // 10)}
+    sizes = job_sizes(replace(source, name=dataset)) if dataset else train_size
+    machine_fields = {"together": machines is None, "machines": emulate if machines is None else machines}
+    job = replace(job, **sizes, **machine_fields, config=config, wire=rate and 8.0 * rate)
+    estimated = estimate(job)
+    report = {"job": asdict(job), "estimate": asdict(estimated)}
+    print(json.dumps(report, indent=2) if as_json else describe_estimate(job, estimated))
 
 
-def distinct(draws: float, among: float) -> float:
-    """Return how many of ``among`` nodes are drawn at least once, if they are drawn in proportion to their degree."""
-    return among * (1 - (1 + draws / among / DEGREES) ** -DEGREES) if among else 0.0
+def distinct(samples: float, population: float) -> float:
+    """Return the expected number of distinct nodes in ``samples`` draws from a ``population``, weighted by degree."""
+    return population * (1 - (1 + samples / population / DEGREES) ** -DEGREES) if population else 0.0
 
 
 def estimate(job: Job) -> Estimate:
@@ -116,7 +116,7 @@ def estimate(job: Job) -> Estimate:
     job.check_values()
     config, n, row, world = job.config, job.nodes, 4 * job.width, job.machines * job.trainers
     steps, epochs = math.ceil(job.train / world / config.batch_size), max(1, config.epochs)
-    degree, far = job.edges / n, n * (1 - 1 / job.machines)
+    degree, remote_nodes = job.edges / n, n * (1 - 1 / job.machines)
     cut = min(1 - 1 / job.machines, CUT * math.log2(job.machines) ** CUT_GROWTH if job.cut is None else job.cut)
     widths = [job.width, *[config.hidden_size] * (len(config.fanouts) - 1), job.classes]
 
@@ -126,21 +126,21 @@ def estimate(job: Job) -> Estimate:
         sampled = nodes[-1] * max(1.0, degree if fanout < 0 else min(fanout, degree))
         edges, remote_edges = edges + sampled, remote_edges + sampled * (1 - (1 - cut) ** hop)
         nodes.append(min(n, nodes[0] + distinct(FRESH * edges, n)))
-    remote = min(nodes[-1], distinct(remote_edges, far))
+    remote = min(nodes[-1], distinct(remote_edges, remote_nodes))
     layers = list(zip(nodes, pairwise(reversed(widths)), strict=False))  # rows and width of outputs, width of inputs
 
     # The traffic: each rank fetches a remote row once, and again if there is no room for it in the cache.
-    cache = far * (row + 4 * degree)
-    held = min(config.cache, cache) if config.in_pipeline() else 0.0
-    missed = (1 - held / cache) ** MISSES if far else 0.0
+    cache = remote_nodes * (row + 4 * degree)
+    cached_bytes = min(config.cache, cache) if config.in_pipeline() else 0.0
+    missed = (1 - cached_bytes / cache) ** MISSES if remote_nodes else 0.0
     batches = steps * (1 + job.val / job.train)  # with those of the validation
-    seen = min(remote, distinct(epochs * batches * remote_edges, far) / epochs / batches)
-    fetched = seen + (remote - seen) * missed
+    first_fetches = min(remote, distinct(epochs * batches * remote_edges, remote_nodes) / epochs / batches)
+    fetched = first_fetches + (remote - first_fetches) * missed
     pulled = fetched * (row + ROW_ID)
     parameters = sum(2 * a * b + b for a, b in pairwise(widths))
     gradients = 8 * (world - 1) / world * parameters if job.machines > 1 else 0.0
     sent = world * batches * pulled + job.machines * steps * gradients
-    halo = distinct(cut * job.edges / job.machines, far)
+    halo = distinct(cut * job.edges / job.machines, remote_nodes)
     job_bytes = epochs * sent + world * (1 + missed) * halo * sum(4 * width + ROW_ID for width in widths[:-1])
 
     # The memory. Servers store the outputs of two layers in the evaluation. Trainers map the memory of their server.
@@ -150,17 +150,17 @@ def estimate(job: Job) -> Estimate:
     server = SERVER + SERVER_NODE * n / job.machines + features + max(loading, loaded + outputs)
     trained = ACTIVATIONS * sum(size * b for size, (b, _) in layers) + row * nodes[-1] * (2 + config.ahead)
     evaluated = 5 * config.hidden_size * min(n, config.eval_batch_size * (1 + degree))
-    own = TRAINER + TRAINER_EDGE * stored + TRAINER_NODE * n + held + max(trained, evaluated)
-    trainer = own + (features + outputs) / job.trainers + 4 * stored
-    machine = server + job.trainers * (own - SHARED)
+    private = TRAINER + TRAINER_EDGE * stored + TRAINER_NODE * n + cached_bytes + max(trained, evaluated)
+    trainer = private + (features + outputs) / job.trainers + 4 * stored
+    machine = server + job.trainers * (private - SHARED)
     total = COMMAND + job.machines * machine
     partition = COMMAND + max(NUMBERED * job.edges, 4 * job.edges + WRITTEN * stored)
 
     # The seconds of an epoch. Batches are prepared while others are computed.
-    share = job.cores / job.trainers / (job.machines if job.together else 1)  # cores of a trainer
-    computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(share, max(1.0, share) ** THREADS)
+    cores = job.cores / job.trainers / (job.machines if job.together else 1)  # cores of a trainer
+    computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(cores, max(1.0, cores) ** THREADS)
     requests = len(widths) * (REQUEST + REQUESTED * (job.machines - 1)) if pulled else 0.0
-    sampling = (edges / SAMPLED + pulled / COPIED + requests) / min(1.0, share)
+    sampling = (edges / SAMPLED + pulled / COPIED + requests) / min(1.0, cores)
     rate = (job.wire or UNSHAPED) * EFFICIENCY / 8
     link = job.trainers * pulled / rate
     if config.in_pipeline() and config.ahead > 0:
@@ -187,17 +187,17 @@ def job_sizes(source: DataSource) -> dict[str, int]:
     return sizes | {"classes": dataset.num_classes, "train": split["train_mask"], "val": split["val_mask"]}
 
 
-def describe_estimate(job: Job, found: Estimate) -> str:
+def describe_estimate(job: Job, estimated: Estimate) -> str:
     """Return the estimate and its assumptions as text for a terminal."""
-    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in found.seconds.items())
-    memory = ", ".join(f"{name} {count / 1e9:.2f}" for name, count in found.memory.items())
+    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in estimated.seconds.items())
+    memory = ", ".join(f"{name} {count / 1e9:.2f}" for name, count in estimated.memory.items())
     return f"""\
-graph      {job.nodes:,} nodes, {job.edges:,} edges ({found.cut:.1%} of them cut), {job.train:,} training nodes
+graph      {job.nodes:,} nodes, {job.edges:,} edges ({estimated.cut:.1%} of them cut), {job.train:,} training nodes
 machines   {job.machines}, each with {job.trainers} trainer(s) and a server
 memory, GB {memory}
-step       {found.rows["input"]:,.0f} input rows, {found.rows["remote"]:,.0f} of them on other machines, \
-{found.rows["fetched"]:,.0f} of these not in the cache
-epoch      {found.steps:,} steps, {found.epoch:.3g} s ({parts}), {found.epoch_bytes / 1e6:,.1f} MB sent
-job        {found.job_bytes / 1e6:,.1f} MB sent in {job.config.epochs} epochs and the evaluation
-cache      --cache {math.ceil(found.cache / 1e6)}MB holds all remote rows
+step       {estimated.rows["input"]:,.0f} input rows, {estimated.rows["remote"]:,.0f} of them on other machines, \
+{estimated.rows["fetched"]:,.0f} of these not in the cache
+epoch      {estimated.steps:,} steps, {estimated.epoch:.3g} s ({parts}), {estimated.epoch_bytes / 1e6:,.1f} MB sent
+job        {estimated.job_bytes / 1e6:,.1f} MB sent in {job.config.epochs} epochs and the evaluation
+cache      --cache {math.ceil(estimated.cache / 1e6)}MB holds all remote rows
 assumed    degrees as in ogbn-products, cores as fast as ours"""

@@ -42,7 +42,7 @@ def doctor(
     """Check whether this computer and other machines can run a job, and print a remedy for each problem."""
     if sum(place is not None for place in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
-    machines = examine_machines(Layout(emulate, on=on, real=ssh), part_config)
+    machines = examine_machines(Layout(emulate, on=on, ssh_machines=ssh), part_config)
     findings = Findings([*run_checks([check_programs, check_import]), *machines])
     print(json.dumps(findings, indent=2, default=asdict) if as_json else repr(findings))
     sys.exit(1 if findings.failed else 0)
@@ -58,11 +58,11 @@ def check_programs() -> Iterator[Finding]:
 def check_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
     """Import DGL in a child process, because the import can crash or hang."""
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return Finding("import dgl", FAIL, f"did not end within {seconds:g} s", f"Try it by hand: {sys.executable}")
-    words = (done.stderr if done.returncode else done.stdout).strip() or describe_exit_code(done.returncode)
-    return verdict(done.returncode == 0, "import dgl", words.split("\n")[-1], REINSTALL)
+    words = (result.stderr if result.returncode else result.stdout).strip() or describe_exit_code(result.returncode)
+    return verdict(result.returncode == 0, "import dgl", words.split("\n")[-1], REINSTALL)
 
 
 def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
@@ -72,10 +72,10 @@ def examine_machines(layout: Layout, part_config: Path | None = None) -> Finding
         with machines as backend, tempfile.TemporaryDirectory() as logs, Agents(backend, Path(logs)) as agents:
             plan = layout.plan(backend, command=[], part_config=config or "any", ip_config="", log_dir="", cwd="")
             spec = plan.to_spec()
-            found = agents.prepare(spec if config else replace(spec, checks=[]))
+            findings = agents.prepare(spec if config else replace(spec, checks=[]))
     except InputError as error:
         return Findings([Finding("machines", FAIL, error.message, error.remedy)])
-    return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *found])
+    return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *findings])
 
 
 def print_facts(facts: Mapping[str, object], *, as_json: bool) -> None:
@@ -108,7 +108,7 @@ def data(
         **{name.replace("_mask", "_nodes"): count for name, count in loaded.split_counts().items()},
     }
     if not loaded.structure.is_homogeneous:
-        facts |= {f"{of}_of": counts for of, counts in type_counts(loaded).items()} | {"target": loaded.target}
+        facts |= {f"{kind}_of": counts for kind, counts in type_counts(loaded).items()} | {"target": loaded.target}
     print_facts(facts | loaded.info, as_json=as_json)
 
 
@@ -123,10 +123,10 @@ def partition(
 ) -> None:
     """Partition a data set for DGL's servers, and report the number of cut edges."""
     source = replace(source, name=dataset)
-    done = partition_dataset(source.load(), parts, out, method=source.method, seed=source.seed, log=to_stderr)
-    facts = {**asdict(done.report), "part_config": str(done.config)}
+    result = partition_dataset(source.load(), parts, out, method=source.method, seed=source.seed, log=to_stderr)
+    facts = {**asdict(result.report), "part_config": str(result.config)}
     if as_json:
-        facts["reused"] = done.reused
+        facts["reused"] = result.reused
     else:
         facts = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in facts.items()}
     print_facts(facts, as_json=as_json)

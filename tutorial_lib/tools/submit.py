@@ -46,14 +46,14 @@ def submit(
     kind, *words = command
     if kind not in ("train", "finale", "launch"):
         raise InputError(f"submit {kind}: only train, finale or launch can run", "submit --nodes 4 train --epochs 20")
-    given = parse(command)[2]  # wrong options are reported here, not on the nodes
-    if taken := given.keys() & {*SET_BY_SCRIPT, *(() if kind == "launch" else ["ip_config"])}:
-        raise InputError(f"submit: the script sets --{min(taken)}", "To choose the run folder: submit --out FOLDER ...")
-    check_paths(given, pods=kubernetes)
+    options = parse(command)[2]  # wrong options are reported here, not on the nodes
+    if clash := options.keys() & {*SET_BY_SCRIPT, *(() if kind == "launch" else ["ip_config"])}:
+        raise InputError(f"submit: the script sets --{min(clash)}", "To choose the run folder: submit --out FOLDER ...")
+    check_paths(options, pods=kubernetes)
     added = ["--yes"] if kind == "finale" else []
     if gpus:
         added += [f"--num_trainers={gpus}"] if kind == "launch" else ["--device=cuda", f"--trainers={gpus}"]
-    words = [*(word for word in added if word[2:].partition("=")[0] not in given), *words]
+    words = [*(word for word in added if word[2:].partition("=")[0] not in options), *words]
     script = script or Path("job.yaml" if kubernetes else "job.sh")
     fields: JsonObject = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name, "path": script}
     if kubernetes:
@@ -63,12 +63,12 @@ def submit(
         shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
         fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "out": str(out or default_run_folder(name))}
         fields |= {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": parse_time_limit(time)}
-        fields |= {"ip_config": os.path.join(given.get("workspace", ""), given.get("ip_config", "ip_config.txt"))}
+        fields |= {"ip_config": os.path.join(options.get("workspace", ""), options.get("ip_config", "ip_config.txt"))}
         fields |= {"keys": make_keys(name), "json": partial(json.dumps, ensure_ascii=False)}
     else:
-        asked = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus, "time": time}
-        asked |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
-        fields["asked"] = {option: shlex.quote(str(value)) for option, value in asked.items() if value}
+        sbatch_options = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus, "time": time}
+        sbatch_options |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
+        fields["asked"] = {option: shlex.quote(str(value)) for option, value in sbatch_options.items() if value}
         fields |= {"folder": shlex.quote(os.getcwd()), "python": shlex.quote(sys.executable)}
         fields["words"] = shlex.join(words)
         fields["out"] = shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'
@@ -76,24 +76,24 @@ def submit(
     from jinja2 import StrictUndefined, Template  # most commands need no templates
 
     source = Path(__file__).with_name("job.yaml.j2" if kubernetes else "job.sh.j2").read_text()
-    form = partial(Template, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    text = form(source, undefined=StrictUndefined).render(fields)
+    make_template = partial(Template, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    text = make_template(source, undefined=StrictUndefined).render(fields)
     with open(script, "x", opener=partial(os.open, mode=0o600 if kubernetes else 0o644)) as file:
         file.write(text)  # a manifest contains a private key
-    start = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
+    start_command = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
     if go:
-        sys.exit(subprocess.run(start).returncode)
-    print(f"wrote {script}. Start it with: {shlex.join(start)}")
+        sys.exit(subprocess.run(start_command).returncode)
+    print(f"wrote {script}. Start it with: {shlex.join(start_command)}")
 
 
-def check_paths(given: JsonObject, *, pods: bool) -> None:
+def check_paths(options: JsonObject, *, pods: bool) -> None:
     """Check that the data set exists and, for pods, that each path is on the volume at /data."""
-    name = given.get("dataset", NAMES[0])
-    paths = {key: value for key, value in given.items() if pods and isinstance(value, Path)}
+    name = options.get("dataset", NAMES[0])
+    paths = {key: value for key, value in options.items() if pods and isinstance(value, Path)}
     if pods and name not in NAMES and ("/" in name or not get_close_matches(name, NAMES, 1, 0.8)):
         paths["dataset"] = Path(name)
     else:
-        check_arguments(name, given.get("scale", DEFAULT_SCALE), given.get("seed", 0))
+        check_arguments(name, options.get("scale", DEFAULT_SCALE), options.get("seed", 0))
     for key, path in paths.items():
         if not f"{os.path.normpath(Path('/data', path.expanduser()))}/".startswith("/data/"):
             remedy = f"Copy it to the volume (docs/kubernetes.md), then give --{key} /data/{path.name}"
@@ -110,7 +110,7 @@ def make_keys(name: str) -> dict[str, str]:
 
 def parse_time_limit(time: str) -> int:
     """Convert a time of Slurm: minutes, hours:minutes:seconds, or days-hours."""
-    if found := re.fullmatch(r"(?:(\d+)-(\d+)|(\d+):(\d+):(\d+)|(\d+))", time):
+    if match := re.fullmatch(r"(?:(\d+)-(\d+)|(\d+):(\d+):(\d+)|(\d+))", time):
         units = (86400, 3600, 3600, 60, 1, 60)
-        return sum(int(number or 0) * unit for number, unit in zip(found.groups(), units, strict=True))
+        return sum(int(number or 0) * unit for number, unit in zip(match.groups(), units, strict=True))
     raise InputError(f"--time {time}: write a time such as 30 (minutes), 4:00:00 or 1-12 (days and hours)")

@@ -19,11 +19,11 @@ KILLED_SECONDS = 5.0
 class Traits:
     """Properties of a backend that other modules take into account."""
 
-    # An agent stops after this time without a message. None: a pipe on this computer reports the coordinator's end
+    # Seconds without a message after which an agent stops, if a client (ssh, srun) connects it. None: a pipe does
     silence_seconds: float | None = None
-    place: str = "{0.name}"  # name of a machine in messages before the job
+    label: str = "{0.name}"  # name of a machine in messages before the job
     copy_to: str | None = None  # folder on the machines for copies and results; None: they share our folders
-    reach: JsonObject | None = None  # options with which a later command reaches the machines, if one can
+    ssh_options: JsonObject | None = None  # with which a later command reaches the machines, if one can
 
 
 class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
@@ -54,10 +54,10 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
 
 def free_ports(count: int) -> int:
     """Return the first of ``count`` consecutive ports on which no process of this computer listens."""
-    taken, first = listening_ports(), 20_000 + secrets.randbelow(10_000)  # the kernel gives clients larger ones
-    while not taken.isdisjoint(range(first, first + count)):
-        first += count
-    return first
+    taken, first_port = listening_ports(), 20_000 + secrets.randbelow(10_000)  # the kernel gives clients larger ones
+    while not taken.isdisjoint(range(first_port, first_port + count)):
+        first_port += count
+    return first_port
 
 
 class LocalBackend(Backend):
@@ -68,8 +68,8 @@ class LocalBackend(Backend):
         self.machines = [Machine(name="machine-0", address="127.0.0.1")]
 
     def __enter__(self) -> "LocalBackend":
-        first = free_ports(self.servers + 1)  # shortly before they are used
-        self.machines, self.master_port = [replace(self.machines[0], port=first)], first + self.servers
+        first_port = free_ports(self.servers + 1)  # shortly before they are used
+        self.machines, self.master_port = [replace(self.machines[0], port=first_port)], first_port + self.servers
         return self
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:  # noqa: ARG002

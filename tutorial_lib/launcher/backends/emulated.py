@@ -113,10 +113,10 @@ class EmulatedBackend(Backend):
         self.pid, self.folder, self.pids = answer.pop("daemon"), Path(answer.pop("folder")), answer
         return self
 
-    def keep_running(self, ends: float) -> None:
+    def keep_running(self, end_time: float) -> None:
         """Keep the machines running when this process ends, until a time in seconds since the epoch."""
         with self._daemon.stdin as line:
-            line.write(str(ends))
+            line.write(str(end_time))
         self._daemon = None
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
@@ -137,8 +137,8 @@ class EmulatedBackend(Backend):
         return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else []
 
     def machine(self, name: str) -> Machine:
-        if found := [machine for machine in self.machines if machine.name == name]:
-            return found[0]
+        if matches := [machine for machine in self.machines if machine.name == name]:
+            return matches[0]
         raise InputError(f"there is no machine {name!r}", f"Use {self.machines[0].name} to {self.machines[-1].name}.")
 
     def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
@@ -146,9 +146,9 @@ class EmulatedBackend(Backend):
         plan = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
         plan |= {"do": do, "rate": parse_wire(wire)}
         pipes = {"input": json.dumps(plan), "stderr": subprocess.PIPE, "text": True}
-        done = subprocess.run(EMULATOR, check=False, cwd=CHECKOUT, **pipes)
-        if done.returncode != 0:
-            raise InputError(f"cannot {do} the link of {machine.name}: {done.stderr.strip()}")
+        result = subprocess.run(EMULATOR, check=False, cwd=CHECKOUT, **pipes)
+        if result.returncode != 0:
+            raise InputError(f"cannot {do} the link of {machine.name}: {result.stderr.strip()}")
 
     def __exit__(self, *_exc: object) -> None:
         """Stop the machines unless they stay. The kernel kills all processes on them."""
@@ -168,18 +168,18 @@ def _remedy() -> str:
     return f"{hint}\nOne machine with several trainers works on every host: --machines 1 --trainers 2."
 
 
-def _list_layers(more: Iterable[Path]) -> list[tuple[str, bool]]:
+def _list_layers(extra: Iterable[Path]) -> list[tuple[str, bool]]:
     """Return the folders to mount on a machine with a private disk, outer ones first, and whether each is private."""
-    here, program = Path.cwd(), Path(sys.executable)
+    cwd, program = Path.cwd(), Path(sys.executable)
     visible = {CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)}
     visible |= {Path(path) for path in sys.path if path.endswith("-packages")}
     while program.is_symlink():  # each link and its target must stay visible
         visible.add(program.parent)
         program = program.parent / program.readlink()
     visible |= {path.resolve() for path in [*visible, program.parent]}
-    private = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), Path.home(), here / "runs", *more}
+    private = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), Path.home(), cwd / "runs", *extra}
     private |= set() if CHECKOUT.name.endswith("-packages") else {CHECKOUT / "data", CHECKOUT / "runs"}
-    private |= set() if here.is_relative_to(CHECKOUT) else {here}
+    private |= set() if cwd.is_relative_to(CHECKOUT) else {cwd}
     private = {path.resolve() for path in private} - visible
     private = {path for path in private if path.parent != Path("/") or path.name not in SYSTEM}
     for path in private:

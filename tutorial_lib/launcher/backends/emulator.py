@@ -60,8 +60,8 @@ def change_link(daemon: int, machine: int, port: str, do: str, rate: int | None)
         _set_up(ip, "eth0", rate)
 
 
-def _answer(**found: object) -> None:
-    print(json.dumps(found), flush=True)
+def _answer(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
 
 
 def _fork(body: Callable[[], object]) -> int:
@@ -114,17 +114,17 @@ def _run_machine(plan: JsonObject, name: str) -> None:
 
 def _start_machine(plan: JsonObject, name: str, bridge: IPRoute) -> None:
     """Create a machine's network and its first process in new namespaces."""
-    network, pids = (os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid"))
+    net_fd, pid_fd = (os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid"))
     port = f"to-{name}"
     ns.unshare("net", "uts", "ipc", "pid")
     with IPRoute() as ip:
         _set_up(ip, "lo")
-        ip.link("add", ifname="eth0", kind="veth", peer={"ifname": port, "net_ns_fd": network})
+        ip.link("add", ifname="eth0", kind="veth", peer={"ifname": port, "net_ns_fd": net_fd})
         ip.addr("add", index=_index_of(ip, "eth0"), address=plan["machines"][name], prefixlen=24)
         _set_up(ip, "eth0", plan["rate"])
     _set_up(bridge, port, plan["rate"], master=_index_of(bridge, "br0"))
     _fork(lambda: _run_machine(plan, name))
-    for fd in (network, pids):
+    for fd in (net_fd, pid_fd):
         ns.setns(fd)
         os.close(fd)
 
@@ -151,8 +151,8 @@ def main() -> None:
     plan = json.loads(sys.stdin.readline())
     if "do" in plan:
         return change_link(**plan)
-    place = {"prefix": f"tutorial_lib-{os.getuid()}-machines-", "dir": os.environ.get("TMPDIR", "/var/tmp")}
-    with tempfile.TemporaryDirectory(**place, ignore_cleanup_errors=True) as plan["folder"]:
+    options = {"prefix": f"tutorial_lib-{os.getuid()}-machines-", "dir": os.environ.get("TMPDIR", "/var/tmp")}
+    with tempfile.TemporaryDirectory(**options, ignore_cleanup_errors=True) as plan["folder"]:
         try:
             try:
                 ns.unshare("pid")  # root needs no user namespace, and keeps its rights on files of others without one

@@ -60,9 +60,9 @@ def running_names() -> list[str]:
 def describe_machines(name: str) -> SimpleNamespace:
     """Return the state of persistent machines, as ``machines list --json`` prints it, or raise an InputError."""
     if _is_locked(path := _path_of(name)) and (text := path.read_text()):
-        found = SimpleNamespace(**json.loads(text))
-        found.job = lock_holder(lock) if _is_locked(lock := Path(found.folder, LOCK_OF_JOB)) else None
-        return found
+        state = SimpleNamespace(**json.loads(text))
+        state.job = lock_holder(lock) if _is_locked(lock := Path(state.folder, LOCK_OF_JOB)) else None
+        return state
     running = ", ".join(running_names()) or "none"
     remedy = f"Running: {running}. Start some with: python -m tutorial_lib machines start 2 --name {name}"
     raise InputError(f"no machines named {name!r} are running", remedy)
@@ -72,13 +72,13 @@ class PersistentBackend(EmulatedBackend):
     """Persistent machines. A job enters them, and a command that runs beside a job does not."""
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None) -> None:
-        found = describe_machines(name)
-        running = len(found.machines)
+        state = describe_machines(name)
+        running = len(state.machines)
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
-        super().__init__(running, own_disks=found.own_disks)
-        self.name, self.machines, self.folder = name, self.machines[:count], Path(found.folder)
-        self.pid, self.pids = found.pid, found.pids
+        super().__init__(running, own_disks=state.own_disks)
+        self.name, self.machines, self.folder = name, self.machines[:count], Path(state.folder)
+        self.pid, self.pids = state.pid, state.pids
         self._lock = (self.folder / LOCK_OF_JOB).open()  # the machines can end before a job enters them
 
     def __enter__(self) -> "PersistentBackend":
@@ -89,10 +89,10 @@ class PersistentBackend(EmulatedBackend):
 
     def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
         super().change_link(machine, do, wire)
-        found = json.loads((path := _path_of(self.name)).read_text())
+        state = json.loads((path := _path_of(self.name)).read_text())
         key, value = ("wires", wire) if do == "wire" else ("cut", do == "cut")
-        found[key][found["machines"].index(machine.name)] = value
-        path.write_text(json.dumps(found))
+        state[key][state["machines"].index(machine.name)] = value
+        path.write_text(json.dumps(state))
 
     def __exit__(self, *_exc: object) -> None:
         self._lock.close()
@@ -111,7 +111,7 @@ def start_machines(
     """Start persistent machines, wait until they are ready, and return their description."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,30}", name):
         raise InputError(f"{name!r} is not a name for machines", "Use up to 31 letters, digits, - and _, as in lab-2.")
-    ends, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
+    end_time, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
     cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     (path := _path_of(name)).parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("a+") as registration:
@@ -121,19 +121,19 @@ def start_machines(
         registration.truncate(0)
         cluster.registration = registration
         with cluster:
-            found = {"name": name, "ends": ends, "pid": cluster.pid, "pids": cluster.pids, "own_disks": own_disks}
-            found |= {"machines": [machine.name for machine in cluster.machines], "folder": str(cluster.folder)}
-            found |= {"addresses": [machine.address for machine in cluster.machines], "cut": [False] * count}
-            found |= {"wires": [wire] * count, "ssh_config": _write_ssh_config(cluster) if ssh else None}
-            print(json.dumps(found), file=registration, flush=True)
-            cluster.keep_running(ends)
+            state = {"name": name, "ends": end_time, "pid": cluster.pid, "pids": cluster.pids, "own_disks": own_disks}
+            state |= {"machines": [machine.name for machine in cluster.machines], "folder": str(cluster.folder)}
+            state |= {"addresses": [machine.address for machine in cluster.machines], "cut": [False] * count}
+            state |= {"wires": [wire] * count, "ssh_config": _write_ssh_config(cluster) if ssh else None}
+            print(json.dumps(state), file=registration, flush=True)
+            cluster.keep_running(end_time)
     return describe_machines(name)
 
 
 def stop_machines(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
     os.kill(describe_machines(name).pid, signal.SIGTERM)
-    for _left in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
+    for _ in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
         if name not in running_names():
             return
 

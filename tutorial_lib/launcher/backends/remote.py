@@ -64,8 +64,8 @@ class SshBackend(Backend):
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
         self.machines, self.port, self.username, self.python = list(machines), port, username, python
-        reach = {"port": port, "username": username, "config": config}
-        self.traits = Traits(silence_seconds=30.0, place="ssh to {0.address}", copy_to=copy_to, reach=reach)
+        ssh_options = {"port": port, "username": username, "config": config}
+        self.traits = Traits(silence_seconds=30.0, label="ssh to {0.address}", copy_to=copy_to, ssh_options=ssh_options)
         # With ``-l`` and ``--``, a user name or an address cannot become an option of ssh.
         self._options = [*(["-F", config] if config else []), *(["-p", str(port)] if port else [])]
         self._client = [*SSH, *self._options, *(["-l", username] if username else []), "--"]
@@ -84,9 +84,9 @@ class SshBackend(Backend):
 
     def remedy(self, machine: Machine, last_line: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address
-        words = {"login": shlex.join([*self._options, login]), "port": self.port or 22, "python": self.python}
-        words |= {"user": self.username or getpass.getuser(), "address": machine.address}
-        return next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_line)).format(**words)
+        fields = {"login": shlex.join([*self._options, login]), "port": self.port or 22, "python": self.python}
+        fields |= {"user": self.username or getpass.getuser(), "address": machine.address}
+        return next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_line)).format(**fields)
 
     def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002
         return self._client
@@ -95,22 +95,22 @@ class SshBackend(Backend):
 class SlurmBackend(Backend):
     """The first ``count`` nodes of this allocation. The job uses ``subnet``, by default the network of their names."""
 
-    traits = Traits(silence_seconds=30.0, place="node {0.name}")
+    traits = Traits(silence_seconds=30.0, label="node {0.name}")
 
     def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
         try:
             self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
         except ValueError as error:
             raise InputError(f"--subnet {subnet}: {error}", "Write it like 10.1.0.0/16.") from None
-        listed = os.environ.get("SLURM_JOB_NODELIST")
-        if listed is None or shutil.which("scontrol") is None or shutil.which("srun") is None:
+        nodelist = os.environ.get("SLURM_JOB_NODELIST")
+        if nodelist is None or shutil.which("scontrol") is None or shutil.which("srun") is None:
             remedy = "Allocate nodes first: salloc --nodes 2 --ntasks-per-node 1. Or write a script with submit."
             raise InputError("--slurm: this is not inside a Slurm allocation", remedy)
-        command = ["scontrol", "show", "hostnames", listed]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise InputError(f"{shlex.join(command)}: {done.stderr.strip()}")
-        nodes = done.stdout.split()
+        command = ["scontrol", "show", "hostnames", nodelist]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise InputError(f"{shlex.join(command)}: {result.stderr.strip()}")
+        nodes = result.stdout.split()
         if count is not None and count > len(nodes):
             raise InputError(f"the job needs {count} machines, but the allocation has {len(nodes)} nodes")
         self.machines = [Machine(node, "") for node in nodes[:count]]
@@ -128,14 +128,14 @@ class SlurmBackend(Backend):
         usable = [ip for ip in cards if self.subnet is None or ipaddress.IPv4Address(ip) in self.subnet]
         if self.subnet is None:
             with contextlib.suppress(OSError):
-                named = socket.gethostbyname(node)
-                usable = [named] if named in cards else usable
+                resolved = socket.gethostbyname(node)
+                usable = [resolved] if resolved in cards else usable
         if len(usable) == 1:
             return usable[0]
-        which = f"are in --subnet {self.subnet}" if self.subnet else "fit its name"
+        criterion = f"are in --subnet {self.subnet}" if self.subnet else "fit its name"
         shown = ", ".join(f"{ip} ({card})" for ip, card in cards.items()) or "none"
         remedy = "Choose the network of the job, for example: --subnet 10.1.0.0/16"
-        raise InputError(f"node {node}: {len(usable)} of its addresses {which}: {shown}", remedy)
+        raise InputError(f"node {node}: {len(usable)} of its addresses {criterion}: {shown}", remedy)
 
     def remedy(self, machine: Machine, last_line: str) -> str:  # noqa: ARG002
         return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {sys.executable} -c 'import tutorial_lib'"

@@ -38,10 +38,10 @@ def find_role():
     """
     if "--multiprocessing-fork" in sys.orig_argv:  # spawned by a rank
         roles = json.loads(os.environ.get("TUTORIAL_WORKER_ROLES", "{}"))
-        found = [role for name, role in roles.items() if os.environ.get(name, "0") != "0"]
-        return [*found, "worker"][0], os.environ.get("LOCAL_RANK", "0")
-    known = os.getsid(0) in (os.getpid(), os.getppid() if "TUTORIAL_SHELL" in os.environ else 0)
-    return (os.environ.get("TUTORIAL_ROLE"), os.environ.get("TUTORIAL_INDEX")) if known else (None, None)
+        matching = [role for name, role in roles.items() if os.environ.get(name, "0") != "0"]
+        return [*matching, "worker"][0], os.environ.get("LOCAL_RANK", "0")
+    in_job = os.getsid(0) in (os.getpid(), os.getppid() if "TUTORIAL_SHELL" in os.environ else 0)
+    return (os.environ.get("TUTORIAL_ROLE"), os.environ.get("TUTORIAL_INDEX")) if in_job else (None, None)
 
 
 def register(role, index):
@@ -56,7 +56,7 @@ def register(role, index):
     faulthandler.register(signal.SIGRTMAX - 1, file=stacks, all_threads=True)
 
 
-def end(role, error, code=1):
+def report_and_exit(role, error, code=1):
     """Leave a ``failure`` event as `trainer.events` does (the user's script does not import it), and exit."""
     import traceback
 
@@ -83,7 +83,7 @@ def end_failed_rank(role):
 
     def excepthook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
-        end(role, error)
+        report_and_exit(role, error)
 
     def exit(status=None):
         nonlocal code
@@ -92,7 +92,7 @@ def end_failed_rank(role):
 
     def before_exit_handlers():
         if code not in (None, 0, False):
-            end(role, SystemExit(code), code & 0xFF if isinstance(code, int) else 1)
+            report_and_exit(role, SystemExit(code), code & 0xFF if isinstance(code, int) else 1)
 
     sys.excepthook, sys.exit = excepthook, exit
     threading._register_atexit(before_exit_handlers)  # pyright: ignore[reportAttributeAccessIssue]
@@ -119,7 +119,7 @@ def join_job():
         # For the sockets of samplers, whose paths must be short. The agent removes this folder.
         getattr(current_process(), "_config", {})["tempdir"] = os.environ.get("TUTORIAL_SOCKETS")
     for names in startup:
-        names["start_role"](role, end)
+        names["start_role"](role, report_and_exit)
     if os.getpid() != os.getsid(0):  # a worker, or the child of a shell
         threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
 
