@@ -133,22 +133,22 @@ def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = N
         unset = dict.fromkeys(("_store", "_comm", "_partition", "_optm_state"))
         sizes = {"_num_embeddings": count, "_embedding_dim": width, "_rank": -1, "_world_size": 0}
         vars(embedding).update(_tensor=torch.empty(count, width), _name=name, _trace=[], **sizes, **unset)
-    own = shard.own(ntype)  # a rank writes its share of the rows of its machine
-    original = torch.from_numpy(shard.original_nodes(ntype)[own.numpy()])
+    own_ids = shard.own(ntype)  # a rank writes its share of the rows of its machine
+    original = torch.from_numpy(shard.original_nodes(ntype)[own_ids.numpy()])
     for chunk in (original // CHUNK).unique().tolist():
         positions = (original // CHUNK == chunk).nonzero().flatten()
         generator = torch.Generator().manual_seed(derive_seed(seed, chunk))
         rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
-        embedding.weight[own[positions]] = rows[original[positions] - chunk * CHUNK]
+        embedding.weight[own_ids[positions]] = rows[original[positions] - chunk * CHUNK]
     return embedding
 
 
 def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], list[Any]]:
     """Return an embedding for each type of nodes and a list of one SparseAdam. Every rank calls this function."""
-    created, several = {}, len(shard.graph.canonical_etypes) > 1
+    created, typed = {}, len(shard.graph.canonical_etypes) > 1
     for ntype in types:
-        seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if several else config.seed
-        name = f"{NAME}-{ntype}-{config.seed}" if several else NAME
+        seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if typed else config.seed
+        name = f"{NAME}-{ntype}-{config.seed}" if typed else NAME
         created[ntype] = new_embedding(shard, ntype, config.embedding_size, seed, name)
     barrier()  # no rank reads a row before it has its initial value
     optimizers = dgl.distributed.optim if shard.distributed else dgl.optim
