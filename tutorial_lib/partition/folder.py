@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from tutorial_lib.data.base import Dataset
+from tutorial_lib.data.base import MASKS, Dataset
 from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
@@ -52,11 +51,6 @@ class Partition:
         return self._map("node")
 
     @cached_property
-    def node_map_inverse(self) -> np.ndarray:
-        """int64 (N,): new ID of each original node ID of a graph with one type."""
-        return np.argsort(cast(np.ndarray, self.node_map))
-
-    @cached_property
     def edge_map(self) -> IdMap:
         """int64 (E,): original ID of each new edge ID, or a dictionary with keys like ``paper:cites:paper``."""
         return self._map("edge")
@@ -81,6 +75,7 @@ def type_counts(dataset: Dataset) -> dict[str, dict[str, int]]:
 def dataset_description(dataset: Dataset) -> JsonObject:
     """Return the entry ``dataset`` of manifests and results."""
     description = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
+    description["masks"] = all(name in dataset.target_data for name in MASKS)
     if not dataset.structure.is_homogeneous:
         description |= {"target": dataset.target, "node_types": type_counts(dataset)["nodes"]}
     return description | dataset.info

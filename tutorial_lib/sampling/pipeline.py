@@ -94,7 +94,7 @@ class PipelineLoader(Loader[Pipeline, Batch]):
 
     @cached_property
     def _labels(self) -> Tensor:
-        return read_rows(self.source.labels, self.examples).long()  # one request for all labels
+        return read_rows(self.source.labels, self.examples)  # one request for all labels
 
     def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
         cache, sampler = self.source.cache, self.source.sampler

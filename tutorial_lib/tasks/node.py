@@ -63,7 +63,7 @@ class NodeTask(Task[Batch, NodeInputs]):
     def inputs(self, batch: Batch) -> NodeInputs:
         rows, labels = batch.inputs, batch.labels
         if rows is None or labels is None:
-            rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds].long()
+            rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds]
         if not isinstance(rows, FirstLayer):
             return self.placement.to_device(batch.blocks, rows, labels)
         blocks, own, mean, labels = self.placement.to_device(batch.blocks, rows.own, rows.mean, labels)
@@ -71,6 +71,7 @@ class NodeTask(Task[Batch, NodeInputs]):
 
     def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
+        labels = labels if labels.is_floating_point() else labels.long()  # torch raises an error for floats
         return F.cross_entropy(model(blocks, rows), labels), len(labels)
 
     def score(self, model: nn.Module, inputs: NodeInputs) -> tuple[int, int]:
@@ -108,7 +109,7 @@ class EmbeddingTask(NodeTask):
         # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
         rows = self.embeddings["node"](batch.input_nodes)
         rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout, torch.is_grad_enabled())
-        blocks, labels = self.placement.to_device(batch.blocks, self.labels[batch.seeds].long())
+        blocks, labels = self.placement.to_device(batch.blocks, self.labels[batch.seeds])
         return blocks, rows.to(self.placement.device), labels
 
     def evaluate(self) -> TrainResult:
@@ -183,4 +184,4 @@ class HeteroTask(NodeTask):
             ids = batch.input_nodes[ntype]
             learnable = ntype in self.embeddings and len(ids)
             rows[ntype] = self.embeddings[ntype](ids) if learnable else read_rows(store, ids)
-        return batch.blocks, rows, self.labels[batch.seeds[self.shard.target]].long()
+        return batch.blocks, rows, self.labels[batch.seeds[self.shard.target]]
