@@ -1,4 +1,4 @@
-"""Data for tests: a graph of eight nodes; and the real data, which is no part of the repository.
+"""Data for tests: a graph of eight nodes, files of graphs, and the real data, which is no part of the repository.
 
 A test that needs real data skips without it.
 """
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import dgl
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +25,15 @@ def shared_data(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"needs {path}, which is not on this machine (set TUTORIAL_SHARED_DATA to the data folder)")
     return path
+
+
+def write_files(folder: Path, files: dict[str, str | np.ndarray]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        if isinstance(content, str):
+            (folder / name).write_text(content)
+        else:
+            np.save(folder / name, content)
 
 
 def tiny_dataset() -> Dataset:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
+from shared_data import write_files
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.data.base import MASKS
@@ -21,16 +22,8 @@ NODES = "id,label,age,split\nann,red,1.5,train\nbob,blue,2,valid\ncy,,3,test\nde
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write(tmp_path, {"edges.csv": EDGES, "nodes.csv": NODES})
+    write_files(tmp_path, {"edges.csv": EDGES, "nodes.csv": NODES})
     return tmp_path
-
-
-def write(folder: Path, files: dict[str, str | np.ndarray]) -> None:
-    for name, content in files.items():
-        if isinstance(content, str):
-            (folder / name).write_text(content)
-        else:
-            np.save(folder / name, content)
 
 
 @pytest.mark.parametrize("how", ["csv", "parquet"])
@@ -58,7 +51,7 @@ def test_ids_stay_as_they_are_written(tmp_path):
     names, splits = ["007", "7", "NA", "2020-01-01", "true"], ["train", "val", "test", "train", "test"]
     rows = [f"{name},{k % 2},1.5,{split}\n" for k, (name, split) in enumerate(zip(names, splits, strict=True))]
     nodes = "".join(["\ufeffid,label,age,split\n", *rows])
-    write(tmp_path, {"nodes.csv": nodes, "edges.csv": "\ufeffsrc,dst\n007,7\nNA,2020-01-01\n"})
+    write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": "\ufeffsrc,dst\n007,7\nNA,2020-01-01\n"})
     found = load_dataset(tmp_path)
     assert [str(name) for name in found.ids] == names
     assert [end.tolist() for end in found.graph.edges()] == [[0, 2], [1, 3]]
@@ -67,7 +60,7 @@ def test_ids_stay_as_they_are_written(tmp_path):
 @pytest.mark.parametrize("how", ["csv.gz", "npy"])
 def test_the_same_graph_from_every_kind_of_file(small_dataset: Dataset, tmp_path, how):
     graph, edges = small_dataset.graph, torch.stack(small_dataset.graph.edges(order="eid"))
-    write(tmp_path, {f"{name}.npy": value.numpy() for name, value in graph.ndata.items()})
+    write_files(tmp_path, {f"{name}.npy": value.numpy() for name, value in graph.ndata.items()})
     if how == "npy":
         np.save(tmp_path / "edges.npy", edges.T.numpy())
     else:
@@ -80,7 +73,7 @@ def test_the_same_graph_from_every_kind_of_file(small_dataset: Dataset, tmp_path
 
 
 def test_whole_numbers_are_the_nodes_without_a_table_of_nodes(tmp_path):
-    write(tmp_path, {"edges.csv": "src,dst\n30,10\n10,20\n", "label.npy": np.array([0, 1, 0])})
+    write_files(tmp_path, {"edges.csv": "src,dst\n30,10\n10,20\n", "label.npy": np.array([0, 1, 0])})
     with pytest.raises(InputError, match=r"edges.csv, line 2: src 30 is not among the nodes, 0 to 2"):
         load_dataset(tmp_path, features=False)
 
@@ -103,21 +96,21 @@ def test_whole_numbers_are_the_nodes_without_a_table_of_nodes(tmp_path):
     ],
 )
 def test_errors_name_file_and_line(folder, files, message):
-    write(folder, files)
+    write_files(folder, files)
     with pytest.raises(InputError, match=message):
         load_dataset(folder)
 
 
 def test_ids_that_are_no_numbers_of_nodes(tmp_path):
     """D20. Sparse IDs are an error, because they would give a graph of mostly isolated nodes."""
-    write(tmp_path, {"edges.csv": "src,dst\n0,1000000000000\n"})
+    write_files(tmp_path, {"edges.csv": "src,dst\n0,1000000000000\n"})
     with pytest.raises(InputError, match="IDs run from 0 to 1000000000000, and nearly all of these nodes"):
         load_dataset(tmp_path)
 
 
 def test_numbers_on_one_side_and_texts_on_the_other(tmp_path):
     """D20."""
-    write(tmp_path, {"edges.csv": "src,dst\n7,a\n8,b\n"})
+    write_files(tmp_path, {"edges.csv": "src,dst\n7,a\n8,b\n"})
     dataset = load_dataset(tmp_path, features=False)
     assert dataset.ids.to_pylist() == ["7", "8", "a", "b"]
     assert [end.tolist() for end in dataset.graph.edges()] == [[0, 1], [2, 3]]
@@ -125,11 +118,13 @@ def test_numbers_on_one_side_and_texts_on_the_other(tmp_path):
 
 def test_graphs_without_labels_can_be_partitioned(tmp_path):
     """There is no label, no mask and no split. The report counts no training nodes."""
-    write(tmp_path, {"edges.npy": np.stack([np.arange(12), np.roll(np.arange(12), 1)]), "feat.npy": np.ones((12, 3))})
+    edges = np.stack([np.arange(12), np.roll(np.arange(12), 1)])
+    write_files(tmp_path, {"edges.npy": edges, "feat.npy": np.ones((12, 3))})
     dataset = load_dataset(tmp_path)
     assert (dataset.num_classes, dataset.split_counts(), [*dataset.graph.ndata]) == (0, {}, ["feat"])
-    report = partition_dataset(dataset, 2, tmp_path / "parts").report
-    assert (sum(report.nodes), report.train_nodes) == (12, [0, 0])
+    partition = partition_dataset(dataset, 2, tmp_path / "parts")
+    assert (sum(partition.report.nodes), partition.report.train_nodes) == (12, [0, 0])
+    assert not partition.manifest["dataset"]["masks"]
 
 
 def test_float_labels_with_gaps(tmp_path):
@@ -146,6 +141,6 @@ def test_a_partition_keeps_the_ids_and_is_that_of_these_ids(folder, tmp_path_fac
     out = tmp_path_factory.mktemp("parts") / "two"
     partition = partition_dataset(load_dataset(folder), 2, out, method="random")
     assert read_ids(partition.folder).to_pylist() == ["ann", "bob", "cy", "dee"]
-    write(folder, {"edges.csv": EDGES.replace("bob", "rob"), "nodes.csv": NODES.replace("bob", "rob")})
+    write_files(folder, {"edges.csv": EDGES.replace("bob", "rob"), "nodes.csv": NODES.replace("bob", "rob")})
     with pytest.raises(InputError, match="holds a partition of other data"):
         partition_dataset(load_dataset(folder), 2, out, method="random")

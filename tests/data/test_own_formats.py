@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from commands import tutorial
-from shared_data import tiny_dataset
+from shared_data import tiny_dataset, write_files
 
 from tutorial_lib.data import load_dataset
 from tutorial_lib.data.base import MASKS
@@ -40,15 +40,8 @@ TYPED = {
 
 @pytest.fixture
 def typed(tmp_path: Path) -> Path:
-    write(tmp_path, TYPED)
-    np.save(tmp_path / "papers" / "feat.npy", np.arange(6.0).reshape(3, 2))
+    write_files(tmp_path, {**TYPED, "papers/feat.npy": np.arange(6.0).reshape(3, 2)})
     return tmp_path
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
 
 
 def ends(graph: dgl.DGLGraph, relation: tuple[str, str, str] | None = None) -> list[list[int]]:
@@ -81,7 +74,7 @@ def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_la
     graph = load_dataset(typed, both_ways=True).graph
     assert len(graph.canonical_etypes) == 8
     assert ends(graph, ("paper", "rev-writes", "author")) == [[0, 1, 2, 2], [0, 0, 1, 1]]
-    write(typed, {"authors.csv": "id,label\nann,1\nbob,2\n", "graph.yaml": YAML + "target: paper\n"})
+    write_files(typed, {"authors.csv": "id,label\nann,1\nbob,2\n", "graph.yaml": YAML + "target: paper\n"})
     dataset = load_dataset(typed)
     assert (dataset.target, "label" in dataset.graph.nodes["author"].data) == ("paper", False)
 
@@ -98,7 +91,7 @@ def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_la
     ],
 )
 def test_mistakes_of_several_types(typed, files, message):
-    write(typed, files)
+    write_files(typed, files)
     with pytest.raises(InputError, match=message):
         load_dataset(typed, features=False)
 
@@ -119,7 +112,7 @@ def test_a_file_of_save_graphs(typed, tmp_path):
 def test_other_files_are_refused_with_a_remedy(tmp_path):
     dgl.save_graphs(str(tmp_path / "two.bin"), [tiny_dataset().graph] * 2)
     (tmp_path / "cut.bin").write_bytes((tmp_path / "two.bin").read_bytes()[:100])
-    write(tmp_path, {"mine.csv": "src,dst\n0,1\n", "chunks/metadata.json": "{}"})
+    write_files(tmp_path, {"mine.csv": "src,dst\n0,1\n", "chunks/metadata.json": "{}"})
     for name in ("two.bin", "cut.bin", "mine.csv"):
         with pytest.raises(InputError, match=f"{name} is damaged, or is not a file with one DGL graph") as caught:
             load_dataset(tmp_path / name)
@@ -134,11 +127,11 @@ def test_an_own_graph_of_several_types_is_trained_by_the_command_line(tmp_path):
     """The label of a paper depends on its author. Predictions have the IDs of the papers."""
     rng = np.random.default_rng(0)
     folder, author = tmp_path / "mine", rng.integers(0, 40, 400)
-    write(tmp_path, {"mine/graph.yaml": "nodes: {paper: papers}\nedges: {'author:writes:paper': writes.csv}\n"})
+    graph = "nodes: {paper: papers}\nedges: {'author:writes:paper': writes.csv}\n"
     rows = [f"p{k:03d},{'even' if who % 2 == 0 else 'odd'}\n" for k, who in enumerate(author)]
-    write(folder, {"papers/nodes.csv": "id,label\n" + "".join(rows)})
-    write(folder, {"writes.csv": "author,paper\n" + "".join(f"a{who},p{k:03d}\n" for k, who in enumerate(author))})
-    np.save(folder / "papers" / "feat.npy", rng.random((400, 50)) < 0.05)
+    writes = "author,paper\n" + "".join(f"a{who},p{k:03d}\n" for k, who in enumerate(author))
+    papers = {"papers/nodes.csv": "id,label\n" + "".join(rows), "papers/feat.npy": rng.random((400, 50)) < 0.05}
+    write_files(folder, {"graph.yaml": graph, "writes.csv": writes, **papers})
     shown = json.loads(tutorial("data", str(folder), "--json").stdout)
     assert (shown["target"], shown["nodes_of"]) == ("paper", {"author": 40, "paper": 400})
     words = ["--task", "hetero", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "30", "--batch-size", "100"]

@@ -147,7 +147,7 @@ def test_servers_have_every_edge_and_every_setting_gives_the_logits_of_dgl_s_loa
     for event in run_program(partition, tmp_path, str(TRAINER), str(partition.folder), *words):
         events[event["kind"]].append(event)
     src, dst = (ends.numpy() for ends in small_dataset.graph.edges(order="eid"))
-    part_of = (partition.node_map_inverse >= partition.report.nodes[0]).astype(int)
+    part_of = (partition.node_map.argsort() >= partition.report.nodes[0]).astype(int)
     for event in events["edges"]:
         mine = part_of[dst] == event["rank"]
         away, labels = part_of[src[mine]] != event["rank"], small_dataset.graph.ndata["label"][src[mine]]

@@ -31,10 +31,10 @@ def folders_of(package: str) -> list[str]:
 def problem(dgl_path: Iterable[str]) -> str | None:
     """Return the reason why ``dgl.graphbolt`` cannot be loaded from the folders of the package ``dgl``, or None."""
     paths = [path for folder in dgl_path for path in Path(folder, "graphbolt").glob("libgraphbolt_pytorch_*.so")]
-    known, loaded = sorted(path.stem.rpartition("_")[2] for path in paths), sys.modules.get("torch")
+    built, loaded = sorted(path.stem.rpartition("_")[2] for path in paths), sys.modules.get("torch")
     torch = str(loaded.__version__ if loaded else version("torch")).split("+")[0]
-    if torch not in known:
-        return f"this DGL has a GraphBolt library for torch {', '.join(known) or '(none)'}, but this is torch {torch}"
+    if torch not in built:
+        return f"this DGL has a GraphBolt library for torch {', '.join(built) or '(none)'}, but this is torch {torch}"
     if any(Path(folder, "datapipes").is_dir() for folder in folders_of("torchdata")):
         return None
     return "dgl.graphbolt needs torchdata.datapipes, which torchdata 0.10 removed (the course pins 0.7.1)"
@@ -62,11 +62,11 @@ class Finder(Loader):
     tutorial_lib_finder = True  # the hook and the package load this file twice
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
-        asking = getattr(sys.modules.get("ogb.version"), "__spec__", None)
-        if name == "outdated" and getattr(asking, "_initializing", False):
+        importer = getattr(sys.modules.get("ogb.version"), "__spec__", None)
+        if name == "outdated" and getattr(importer, "_initializing", False):
             raise ModuleNotFoundError("ogb does not ask for newer versions of itself here", name=name)
-        if name == NAME and (why := problem(path or [])):
-            return ModuleSpec(name, self, loader_state=why, is_package=True)
+        if name == NAME and (reason := problem(path or [])):
+            return ModuleSpec(name, self, loader_state=reason, is_package=True)
         return None
 
     def exec_module(self, module: ModuleType) -> None:

@@ -30,8 +30,8 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
         remedy = "At 1.0 it has the size of ogbn-products or ogbn-mag. 0.04 suits a laptop."
         raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
     if name not in NAMES and not os.path.exists(os.path.expanduser(name)):
-        meant = "".join(f"Did you mean {near}? " for near in get_close_matches(name, NAMES, 1))
-        text = f"{meant}Use {', '.join(NAMES)}, or the path of your graph (docs/own-graph.md)."
+        suggestion = "".join(f"Did you mean {match}? " for match in get_close_matches(name, NAMES, 1))
+        text = f"{suggestion}Use {', '.join(NAMES)}, or the path of your graph (docs/own-graph.md)."
         raise InputError(f"unknown data set {name[:200]!r}", text)
 
 

@@ -62,8 +62,8 @@ class Dataset:
     @property
     def target(self) -> str:
         """The node type with labels, or the first type if no type has labels."""
-        kinds = self.structure.ntypes
-        return next((kind for kind in kinds if "label" in self.structure.nodes[kind].data), kinds[0])
+        ntypes = self.structure.ntypes
+        return next((ntype for ntype in ntypes if "label" in self.structure.nodes[ntype].data), ntypes[0])
 
     @property
     def target_data(self) -> MutableMapping[str, torch.Tensor]:
@@ -83,16 +83,16 @@ class Dataset:
         digest, graph = hashlib.sha256(), self.structure
 
         def add(key: str, kind: str, rows: int, pieces: Iterable[torch.Tensor]) -> None:
-            for number, tensor in enumerate(pieces):
-                if number == 0:
+            for index, tensor in enumerate(pieces):
+                if index == 0:
                     head = f"{key}{'' if graph.is_homogeneous else f' of {kind}'} {tensor.dtype}"
                     digest.update(f"{head} {(rows, *tensor.shape[1:])}".encode())
                 digest.update(tensor.contiguous().numpy().data.cast("B"))
 
         for relation in graph.canonical_etypes:
             kind = f"{':'.join(relation)}, {graph.num_nodes(relation[0])} nodes"
-            for of, key in enumerate(("src", "dst")):
-                add(key, kind, graph.num_edges(relation), read_endpoints(graph, relation, of))
+            for endpoint, key in enumerate(("src", "dst")):
+                add(key, kind, graph.num_edges(relation), read_endpoints(graph, relation, endpoint))
         for kind in graph.ntypes:
             for key, tensor in sorted(graph.nodes[kind].data.items()):
                 add(key, f"{kind}, {graph.num_nodes(kind)} nodes", len(tensor), [tensor])
@@ -133,16 +133,16 @@ def release_pages(graph: dgl.DGLGraph | Pairs) -> None:
                 array.base.madvise(MADV_PAGEOUT)
 
 
-def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, of: int) -> Iterator[torch.Tensor]:
+def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, endpoint: int) -> Iterator[torch.Tensor]:
     """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in pieces."""
     import torch
 
     if not isinstance(graph, Pairs):
-        yield from graph.edges(order="eid", etype=relation)[of].split(PIECE)
+        yield from graph.edges(order="eid", etype=relation)[endpoint].split(PIECE)
         return
-    for one in (graph.low, graph.high)[:: -1 if of else 1]:
-        for at in range(0, len(one), PIECE):
-            yield torch.from_numpy(one[at : at + PIECE].astype(np.int64))
+    for array in (graph.low, graph.high)[:: -1 if endpoint else 1]:
+        for start in range(0, len(array), PIECE):
+            yield torch.from_numpy(array[start : start + PIECE].astype(np.int64))
         release_pages(graph)
 
 
@@ -180,27 +180,27 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
     DGL accepts several of these problems. Its servers then exit later, or the job trains on wrong data.
     """
     graph, name = dataset.structure, dataset.name
-    sizes: dict[str | Relation, int] = {kind: graph.num_nodes(kind) for kind in graph.ntypes}
+    sizes: dict[str | Relation, int] = {ntype: graph.num_nodes(ntype) for ntype in graph.ntypes}
     sizes |= {relation: graph.num_edges(relation) for relation in graph.canonical_etypes}
-    if empty := [kind for kind, size in sizes.items() if size == 0]:
+    if empty_types := [ntype for ntype, size in sizes.items() if size == 0]:
         text = f"{name}: the graph has {graph.num_nodes()} nodes and {graph.num_edges()} edges"
-        raise InputError(f"{text}, and no node or edge of type {empty[0]!r}")
+        raise InputError(f"{text}, and no node or edge of type {empty_types[0]!r}")
     if need_features and "feat" not in dataset.target_data:
         remedy = "Train with --task embedding, which learns a row for each node. data --graph-only checks the rest."
         raise InputError(f"{name} has no node features ('feat')", remedy)
-    for kind in graph.ntypes:
-        feat = graph.nodes[kind].data.get("feat")
-        if feat is None or (kind == dataset.target and not need_features):
+    for ntype in graph.ntypes:
+        feat = graph.nodes[ntype].data.get("feat")
+        if feat is None or (ntype == dataset.target and not need_features):
             continue
-        where = name if graph.is_homogeneous else f"{name}, nodes of type {kind}"
+        where = name if graph.is_homogeneous else f"{name}, nodes of type {ntype}"
         if feat.dim() != 2 or feat.shape[1] == 0:
             raise InputError(f"{where}: feat has shape {tuple(feat.shape)}, expected ({len(feat)}, number of features)")
         low, high = feat.aminmax(dim=1)
-        if (bad := ~(low.isfinite() & high.isfinite())).any():
-            text = f"in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.int().argmax())}"
+        if (invalid := ~(low.isfinite() & high.isfinite())).any():
+            text = f"in {int(invalid.sum())} of {len(invalid)} rows, first in row {int(invalid.int().argmax())}"
             remedy = "Fill the gaps, for example with numpy.nan_to_num(feat). The largest float32 is 3.4e38."
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
     release_pages(graph)
-    if unused := [key for key, count in dataset.split_counts().items() if count == 0]:
-        raise InputError(f"{name}: {unused[0]} selects no node")
+    if empty_masks := [key for key, count in dataset.split_counts().items() if count == 0]:
+        raise InputError(f"{name}: {empty_masks[0]} selects no node")
     return dataset

@@ -65,30 +65,30 @@ def find_amazon(name: str, root: Path, *, download: bool) -> Path:
     return root / f"{stem}.zip"
 
 
-def load_generated(root: Path, name: str, version: int, scale: float, seed: int, draw: Callable[..., Named]) -> Arrays:
+def load_generated(root: Path, name: str, version: int, scale: float, seed: int, make: Callable[..., Named]) -> Arrays:
     """Return the memory-mapped arrays of a generated data set from a cache, which is written array by array."""
-    short = f"{scale:g}" if float(f"{scale:g}") == scale else repr(float(scale))
-    folder = root / "cache" / f"{name}-{short}-seed{seed}-v{version}"
-    if (found := read_cache(folder)) is not None:
-        return found
+    scale_name = f"{scale:g}" if float(f"{scale:g}") == scale else repr(float(scale))
+    folder = root / "cache" / f"{name}-{scale_name}-seed{seed}-v{version}"
+    if (cached := read_cache(folder)) is not None:
+        return cached
     if scale > QUIET_SCALE:
         to_stderr(f"generating {name} at scale {scale:g}")
-    arrays, named = Arrays(), draw(scale, seed)
+    arrays, generated = Arrays(), make(scale, seed)
     try:
         with sibling_folder(folder) as temporary:
-            if (found := read_cache(folder)) is not None:  # another process was faster
-                return found
+            if (cached := read_cache(folder)) is not None:  # another process was faster
+                return cached
             if folder.exists():
                 to_stderr(f"the cache {folder} is damaged and is generated again")
                 shutil.rmtree(folder, ignore_errors=True)
-            for key, arrays[key] in named:
+            for key, arrays[key] in generated:
                 np.save(temporary / f"{key}.npy", arrays[key])
                 arrays[key] = np.load(temporary / f"{key}.npy", mmap_mode="c")
             (temporary / "meta.json").write_text(json.dumps({"arrays": [*arrays]}) + "\n")
             temporary.rename(folder)
     except OSError as error:  # with a full disk or a read-only folder, the next start generates the arrays again
         to_stderr(f"not cached in {folder}: {error}")
-        arrays.update(named)
+        arrays.update(generated)
     return arrays
 
 

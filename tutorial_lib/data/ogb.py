@@ -32,11 +32,11 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     remedy = f"Copy it again, or move {folder}/processed away, and run the same command again."
     if not folder.is_dir():
         fetch_zip(name, url, archive, f"{size}, license: {license}", download=download)
-        with read_errors(archive, "Copy it again.", "is damaged, or the folder is full"), sibling_folder(folder) as new:
+        with read_errors(archive, "Copy it again.", "is damaged, or the folder is full"), sibling_folder(folder) as tmp:
             if not folder.is_dir():  # otherwise another process extracted the files first
                 with zipfile.ZipFile(archive) as zipped:
-                    zipped.extractall(new)
-                (new / stem).rename(folder)
+                    zipped.extractall(tmp)
+                (tmp / stem).rename(folder)
     with read_errors(folder, remedy, "is incomplete or damaged, or read-only or full"):
         (folder / "RELEASE_v1.txt").stat()
         if not (folder / "processed/dgl_data_processed").exists():
@@ -44,16 +44,16 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
                 (folder / "raw" / file).stat()
         with lock_folder(folder), contextlib.redirect_stdout(sys.stderr):
             source = DglNodePropPredDataset(name, root=str(root))
-        about, (graph, labels) = source.meta_info, source[0]
+        meta, (graph, labels) = source.meta_info, source[0]
         if features and "feat" not in graph.ndata:
             raise ValueError("the saved graph was loaded without features")
         data = {"label": labels.reshape(-1)} | ({"feat": graph.ndata["feat"].float()} if features else {})
         for mask, part in zip(MASKS, ("train", "valid", "test"), strict=True):
             data[mask] = torch.zeros(graph.num_nodes(), dtype=torch.bool)
-            ids = pd.read_csv(folder / f"split/{about['split']}/{part}.csv.gz", header=None)
+            ids = pd.read_csv(folder / f"split/{meta['split']}/{part}.csv.gz", header=None)
             data[mask][torch.from_numpy(ids.to_numpy()[:, 0])] = True  # ogb itself would unpickle split_dict.pt
         graph = dgl.graph(graph.edges(order="eid"), num_nodes=graph.num_nodes())
-        graph = graph if about["add_inverse_edge"] == "True" else dgl.to_bidirected(graph)
+        graph = graph if meta["add_inverse_edge"] == "True" else dgl.to_bidirected(graph)
         graph.ndata.update(data)
-    info = {"source": url, "license": license, "folder": str(folder), "split": about["split"]}
+    info = {"source": url, "license": license, "folder": str(folder), "split": meta["split"]}
     return Dataset(name, graph, source.num_classes, info)

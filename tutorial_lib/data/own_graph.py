@@ -72,23 +72,23 @@ def load_own(path: Path, *, seed: int = 0, both_ways: bool = False) -> Dataset:
     else:
         files = _read_dgl_file(path)
     target = _check_types(path, files)
-    counts = {kind: len(nodes.ids) for kind, nodes in files.nodes.items()}
+    counts = {ntype: len(nodes.ids) for ntype, nodes in files.nodes.items()}
     if both_ways:
         files.edge_data, files.edges = {}, _add_reverse_edges(files.edges, counts)
     graph, nodes, num_classes = make_graph(files.edges, counts), files.nodes[target], 0
     info: JsonObject = {"file": str(path), "directed": not both_ways}
-    label, split, names = nodes.labels(), nodes.split(seed, info), nodes.class_names
+    label, split, class_names = nodes.labels(), nodes.split(seed, info), nodes.class_names
     if label is not None and split is not None:
-        num_classes = max(len(names), int(label.max()) + 1, 1)
+        num_classes = max(len(class_names), int(label.max()) + 1, 1)
         split[label < 0] = len(MASKS)
-        missing = np.setdiff1d(label[label >= 0], label[split == 0])
-        info |= {"unlabelled_nodes": int((label < 0).sum())} | ({"class_names": names} if names else {})
-        info["classes_without_a_training_node"] = [names[k] if names else int(k) for k in missing]
+        unseen = np.setdiff1d(label[label >= 0], label[split == 0])
+        info |= {"unlabelled_nodes": int((label < 0).sum())} | ({"class_names": class_names} if class_names else {})
+        info["classes_without_a_training_node"] = [class_names[k] if class_names else int(k) for k in unseen]
         label[label < 0] = 0
-    for kind, of in files.nodes.items():
-        data = node_data(of.arrays.get("feat"), *((label, split) if kind == target else (None, None)))
-        others = {key: torch.from_numpy(array) for key, array in of.arrays.items() if key not in (*FIELDS, SPLIT)}
-        graph.nodes[kind].data.update(data | others)
+    for ntype, table in files.nodes.items():
+        data = node_data(table.arrays.get("feat"), *((label, split) if ntype == target else (None, None)))
+        extra = {key: torch.from_numpy(array) for key, array in table.arrays.items() if key not in (*FIELDS, SPLIT)}
+        graph.nodes[ntype].data.update(data | extra)
     for relation, arrays in files.edge_data.items():
         graph.edges[relation].data.update({name: torch.from_numpy(array) for name, array in arrays.items()})
     return Dataset(str(path), graph, num_classes, info, None if isinstance(nodes.ids, range) else nodes.ids)
@@ -104,7 +104,7 @@ def _check_types(path: Path, files: GraphFiles) -> str:
         if not re.fullmatch(r"[\w-]+", name) or hasattr(torch.nn.ModuleDict, name):
             text = f"{path}: a type cannot be called {name!r}"
             raise InputError(text, "Use letters, digits, - and _, and no attribute of torch modules, such as type.")
-    labeled = [kind for kind, nodes in files.nodes.items() if "label" in nodes.arrays]
+    labeled = [ntype for ntype, nodes in files.nodes.items() if "label" in nodes.arrays]
     if files.target is None and len(labeled) < 2:
         return (labeled or [*files.nodes])[0]
     if files.target not in labeled:
@@ -126,27 +126,27 @@ def _read_folder(folder: Path) -> GraphFiles:
     """Read a folder with tables and arrays of one type of nodes, or with a ``graph.yaml``."""
     if (path := folder / "graph.yaml").is_file():
         with read_errors(path, "docs/own-graph.md describes graph.yaml."):
-            about = Description.model_validate(yaml.safe_load(path.read_text()))
+            description = Description.model_validate(yaml.safe_load(path.read_text()))
     elif (file := find_one_file(folder, "edges", endings := (*TABLES, ".npy"))) is not None:
-        about = Description(nodes={NODE: "."}, edges={":".join(EDGE): file.name})
+        description = Description(nodes={NODE: "."}, edges={":".join(EDGE): file.name})
     else:
         text = f"{folder} has none of {', '.join(f'edges{ending}' for ending in endings)} and graph.yaml"
         remedy = "docs/own-graph.md describes the files. Save a graph in chunks (metadata.json) with dgl.save_graphs."
         raise InputError(text, remedy)
-    paths = {tuple(key.split(":")): _find(folder, name) for key, name in about.edges.items()}
+    paths = {tuple(key.split(":")): _find(folder, name) for key, name in description.edges.items()}
     tables = {relation: _read_edges(path) for relation, path in paths.items()}
     nodes = {}
-    for kind in dict.fromkeys([*about.nodes, *(end for relation in paths for end in relation[::2])]):
-        given = about.nodes.get(kind)
-        listed = range(given) if isinstance(given, int) else None
-        of = nodes[kind] = read_nodes(_find(folder, given)) if isinstance(given, str) else Nodes(folder, listed)
-        if of.ids is None:
-            ends = [pair for relation in paths for pair in zip(relation[::2], tables[relation].values(), strict=True)]
-            of.ids = _ids_in(folder, kind, [column for end, column in ends if end == kind])
+    for kind in dict.fromkeys([*description.nodes, *(ntype for relation in paths for ntype in relation[::2])]):
+        entry = description.nodes.get(kind)
+        ids = range(entry) if isinstance(entry, int) else None
+        type_nodes = nodes[kind] = read_nodes(_find(folder, entry)) if isinstance(entry, str) else Nodes(folder, ids)
+        if type_nodes.ids is None:
+            pairs = [pair for relation in paths for pair in zip(relation[::2], tables[relation].values(), strict=True)]
+            type_nodes.ids = _ids_in(folder, kind, [column for ntype, column in pairs if ntype == kind])
     edges = {}
     for key, path in paths.items():  # this releases the columns of a relation after their numbering
         edges[key] = _number_edges(path, tables.pop(key), nodes[key[0]].ids, nodes[key[2]].ids)
-    return GraphFiles(nodes, edges, target=about.target)
+    return GraphFiles(nodes, edges, target=description.target)
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -164,53 +164,53 @@ def _read_edges(path: Path) -> dict[str, pa.Array]:
         src, dst = np.ascontiguousarray(array.T if array.shape[1] == 2 else array, np.int64)
         return {"src": pa.array(src), "dst": pa.array(dst)}
     names = read_column_names(path)
-    found = [next((name for name in names if name.lower() in of), "") for of in (SOURCES, DESTINATIONS)]
-    if "" in found:
-        found, without_header = names, all(name.lstrip("-").isdigit() for name in names)
+    columns = [next((name for name in names if name.lower() in aliases), "") for aliases in (SOURCES, DESTINATIONS)]
+    if "" in columns:
+        columns, without_header = names, all(name.lstrip("-").isdigit() for name in names)
         if len(names) != 2 or (without_header and path.suffix != ".parquet"):
             remedy = "The first line names the columns. Name the two that matter src and dst."
             raise InputError(f"{path} has the columns {', '.join(names)}", remedy)
-    return read_table(path, found, found)
+    return read_table(path, columns, columns)
 
 
-def _ids_in(folder: Path, kind: str, columns: list[pa.Array]) -> Ids:
+def _ids_in(folder: Path, ntype: str, columns: list[pa.Array]) -> Ids:
     """Return the IDs of the nodes in edges as a range, or sorted if they are not whole numbers from 0 on."""
     if not columns:
-        raise InputError(f"{folder}: no file names the nodes of type {kind}", "Write nodes.csv, with a column id.")
-    whole = all(pa.types.is_integer(column.type) for column in columns)
-    if whole and min(pc.min(column).as_py() for column in columns) == 0:
-        high = max(pc.max(column).as_py() for column in columns)
-        if high > SPARSE_IDS * sum(map(len, columns)):
-            text = f"{folder}: IDs run from 0 to {high}, and nearly all of these nodes have no edge"
+        raise InputError(f"{folder}: no file names the nodes of type {ntype}", "Write nodes.csv, with a column id.")
+    are_integers = all(pa.types.is_integer(column.type) for column in columns)
+    if are_integers and min(pc.min(column).as_py() for column in columns) == 0:
+        largest = max(pc.max(column).as_py() for column in columns)
+        if largest > SPARSE_IDS * sum(map(len, columns)):
+            text = f"{folder}: IDs run from 0 to {largest}, and nearly all of these nodes have no edge"
             raise InputError(text, "List the existing nodes in nodes.csv, in a column named id.")
-        return range(high + 1)
+        return range(largest + 1)
     values = [column.dictionary if pa.types.is_dictionary(column.type) else pc.unique(column) for column in columns]
-    ids = pc.unique(pa.concat_arrays([each.cast(pa.int64() if whole else pa.string()) for each in values]))
+    ids = pc.unique(pa.concat_arrays([array.cast(pa.int64() if are_integers else pa.string()) for array in values]))
     return ids.take(pc.sort_indices(ids))
 
 
 def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: Ids) -> tuple[np.ndarray, np.ndarray]:
     """Return the node numbers of sources and destinations, given the IDs of both types: int64 of shape (E,)."""
-    found = []
-    for (name, column), known in zip(columns.items(), ids, strict=True):
-        found.append(numbers := _numbers_of(column, known))
-        if (unknown := (numbers < 0) | (numbers >= len(known))).any():
+    endpoints = []
+    for (name, column), node_ids in zip(columns.items(), ids, strict=True):
+        endpoints.append(numbers := _numbers_of(column, node_ids))
+        if (unknown := (numbers < 0) | (numbers >= len(node_ids))).any():
             row = int(unknown.argmax())
-            listed = f", 0 to {len(known) - 1}" if isinstance(known, range) else ""
-            text = f"{row_name(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{listed}"
+            id_range = f", 0 to {len(node_ids) - 1}" if isinstance(node_ids, range) else ""
+            text = f"{row_name(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{id_range}"
             raise InputError(text, "Remove this row, or list the node in nodes.csv, in a column id.")
-    return found[0], found[1]
+    return endpoints[0], endpoints[1]
 
 
 def _numbers_of(column: pa.Array, ids: Ids) -> np.ndarray:
     if isinstance(ids, range) and pa.types.is_integer(column.type):
         return column.to_numpy()
-    known = pa.array(np.arange(len(ids))) if isinstance(ids, range) else ids
+    node_ids = pa.array(np.arange(len(ids))) if isinstance(ids, range) else ids
     column = column.dictionary_encode()
     values = column.dictionary
-    if values.type != known.type:
-        values, known = values.cast(pa.string()), known.cast(pa.string())
-    numbers = pc.index_in(values, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    if values.type != node_ids.type:
+        values, node_ids = values.cast(pa.string()), node_ids.cast(pa.string())
+    numbers = pc.index_in(values, value_set=node_ids).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers[column.indices.to_numpy()]
 
 
@@ -231,7 +231,7 @@ def _read_npz(path: Path) -> GraphFiles:
         if n != columns or len(arrays.get("feat", range(n))) != n:
             raise ValueError(f"the adjacency is {n} by {columns}, and each node needs a row of features")
     keep = adjacency.row != adjacency.col
-    src, dst = (end[keep].astype(np.int64) for end in (adjacency.row, adjacency.col))
+    src, dst = (node_ids[keep].astype(np.int64) for node_ids in (adjacency.row, adjacency.col))
     return GraphFiles({NODE: Nodes(path, range(n), arrays)}, {EDGE: (src, dst)})
 
 
@@ -263,11 +263,11 @@ def _read_dgl_file(path: Path) -> GraphFiles:
         raise InputError(f"{path} is damaged, or is not a file with one DGL graph", remedy) from None
     graph = graph.long()
     nodes = {kind: Nodes(path, range(graph.num_nodes(kind)), _arrays(graph.nodes[kind].data)) for kind in graph.ntypes}
-    ends = {relation: graph.edges(order="eid", etype=relation) for relation in graph.canonical_etypes}
-    edges = {relation: (src.numpy(), dst.numpy()) for relation, (src, dst) in ends.items()}
+    endpoints = {relation: graph.edges(order="eid", etype=relation) for relation in graph.canonical_etypes}
+    edges = {relation: (src.numpy(), dst.numpy()) for relation, (src, dst) in endpoints.items()}
     return GraphFiles(nodes, edges, {relation: _arrays(graph.edges[relation].data) for relation in edges})
 
 
 def _arrays(data: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    kinds = {torch.bfloat16: torch.float32, torch.uint8: torch.int64}  # numpy has no bfloat16
-    return {name: value.to(kinds.get(value.dtype, value.dtype)).numpy() for name, value in data.items()}
+    dtypes = {torch.bfloat16: torch.float32, torch.uint8: torch.int64}  # numpy has no bfloat16
+    return {name: value.to(dtypes.get(value.dtype, value.dtype)).numpy() for name, value in data.items()}

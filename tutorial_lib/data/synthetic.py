@@ -76,9 +76,9 @@ class Nodes:
 
 def scaled_counts(counts: np.ndarray, total: int) -> np.ndarray:
     """Scale int64 counts (K,) to another sum by largest remainders. Of equal remainders, the first wins."""
-    whole, remainder = np.divmod(counts * total, int(counts.sum()))
-    whole[np.argsort(-remainder, kind="stable")[: total - int(whole.sum())]] += 1
-    return whole
+    quotient, remainder = np.divmod(counts * total, int(counts.sum()))
+    quotient[np.argsort(-remainder, kind="stable")[: total - int(quotient.sum())]] += 1
+    return quotient
 
 
 def split_class_counts(scale: float) -> np.ndarray:
@@ -102,42 +102,42 @@ def sample_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
     home = label.copy()
     home[misplaced] = label[rng.integers(0, n, len(misplaced))]
     # Each community is an interval of a line, each class is a larger interval, and each node is a point.
-    number = np.rint(np.bincount(home, minlength=num_classes) / COMMUNITY_SIZE).astype(np.int64)
-    first = np.concatenate([[0], np.cumsum(np.maximum(1, number))])
-    ends = np.cumsum(rng.lognormal(0.0, COMMUNITY_SPREAD, int(first[-1])))
-    class_ends = np.concatenate([[0.0], ends])[first]
+    num_communities = np.rint(np.bincount(home, minlength=num_classes) / COMMUNITY_SIZE).astype(np.int64)
+    first = np.concatenate([[0], np.cumsum(np.maximum(1, num_communities))])
+    interval_ends = np.cumsum(rng.lognormal(0.0, COMMUNITY_SPREAD, int(first[-1])))
+    class_ends = np.concatenate([[0.0], interval_ends])[first]
     point = class_ends[home] + rng.random(n) * (class_ends[home + 1] - class_ends[home])
-    community = np.clip(np.searchsorted(ends, point, side="right"), first[home], first[home + 1] - 1)
+    community = np.clip(np.searchsorted(interval_ends, point, side="right"), first[home], first[home + 1] - 1)
     order = rng.permutation(n)
     return Nodes(split[order], label[order], memberships[order], community.astype(np.int32)[order], first)
 
 
-def sample_edges(rng: np.random.Generator, nodes: Nodes, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sample about ``wanted`` different edges: int32 arrays (E,), ``low`` < ``high``, sorted."""
-    keys = _sample_pairs(rng, nodes, 1.0, int(wanted * NOISE))
+def sample_edges(rng: np.random.Generator, nodes: Nodes, num_edges: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sample about ``num_edges`` different edges: int32 arrays (E,), ``low`` < ``high``, sorted."""
+    keys = _sample_pairs(rng, nodes, 1.0, int(num_edges * NOISE))
     while True:
         keys.sort()
         is_new = np.append(True, keys[1:] != keys[:-1])
-        if (count := int(is_new.sum())) >= wanted:
+        if (num_keys := int(is_new.sum())) >= num_edges:
             break
-        share = min(1.0, 1.5 * (wanted / count - 1) + 0.01)  # baskets of a small graph have many pairs in common
+        share = min(1.0, 1.5 * (num_edges / num_keys - 1) + 0.01)  # baskets of a small graph have many pairs in common
         keys = np.concatenate([keys, _sample_pairs(rng, nodes, share, 0)])
-    low, high, used = np.empty(count, np.int32), np.empty(count, np.int32), 0
-    for at in range(0, len(keys), CHUNK):
-        piece = keys[at : at + CHUNK][is_new[at : at + CHUNK]]
-        piece = piece[rng.random(len(piece)) < wanted / count]
-        place = slice(used, used := used + len(piece))
-        low[place], high[place] = np.divmod(piece, len(nodes.label))
-    return low[:used], high[:used]
+    low, high, num_sampled = np.empty(num_keys, np.int32), np.empty(num_keys, np.int32), 0
+    for start in range(0, len(keys), CHUNK):
+        sampled = keys[start : start + CHUNK][is_new[start : start + CHUNK]]
+        sampled = sampled[rng.random(len(sampled)) < num_edges / num_keys]
+        rows = slice(num_sampled, num_sampled := num_sampled + len(sampled))
+        low[rows], high[rows] = np.divmod(sampled, len(nodes.label))
+    return low[:num_sampled], high[:num_sampled]
 
 
 def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     """Return the node of each membership as int32, shuffled within each community. Each interval is a basket."""
     counts = nodes.memberships
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    number = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node
+    index = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node
     community = nodes.community[node]
-    travelling = np.flatnonzero((number >= STAY) & (rng.random(len(node)) < TRAVEL))
+    travelling = np.flatnonzero((index >= STAY) & (rng.random(len(node)) < TRAVEL))
     home = np.searchsorted(nodes.first_community, community[travelling], side="right") - 1
     low, high = nodes.first_community[home], nodes.first_community[home + 1]
     abroad = rng.random(len(travelling)) < ABROAD
@@ -157,26 +157,26 @@ def _sample_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: i
     if share < 1:
         chosen = rng.random(len(size)) < share
         size, begin = size[chosen], begin[chosen]
-    keys, used = np.empty(int((size * (size - 1) // 2).sum()) + noise, dtype=np.int64), 0
+    keys, num_keys = np.empty(int((size * (size - 1) // 2).sum()) + noise, dtype=np.int64), 0
 
-    def add(one: np.ndarray, other: np.ndarray) -> None:
-        nonlocal used
-        different = one != other
-        one, other = one[different].astype(np.int64), other[different].astype(np.int64)
-        keys[used : used + len(one)] = np.minimum(one, other) * n + np.maximum(one, other)
-        used += len(one)
+    def add(u: np.ndarray, v: np.ndarray) -> None:
+        nonlocal num_keys
+        different = u != v
+        u, v = u[different].astype(np.int64), v[different].astype(np.int64)
+        keys[num_keys : num_keys + len(u)] = np.minimum(u, v) * n + np.maximum(u, v)
+        num_keys += len(u)
 
     for members in range(BASKET_MIN, BASKET_MAX + 1):
-        left, right = np.triu_indices(members, 1)
+        i, j = np.triu_indices(members, 1)
         same_size = begin[size == members]
-        for at in range(0, len(same_size), step := CHUNK // len(left)):
-            basket = slots[same_size[at : at + step, None] + np.arange(members)]
-            bought = rng.random((len(basket), len(left)), dtype=np.float32) < BASKET_FILL
-            add(basket[:, left][bought], basket[:, right][bought])
-    for at in range(0, noise, CHUNK):
-        count = min(CHUNK, noise - at)
+        for start in range(0, len(same_size), step := CHUNK // len(i)):
+            basket = slots[same_size[start : start + step, None] + np.arange(members)]
+            bought = rng.random((len(basket), len(i)), dtype=np.float32) < BASKET_FILL
+            add(basket[:, i][bought], basket[:, j][bought])
+    for start in range(0, noise, CHUNK):
+        count = min(CHUNK, noise - start)
         add(rng.integers(0, n, count), slots[rng.integers(0, len(slots), count)])
-    return keys[:used]
+    return keys[:num_keys]
 
 
 def sample_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
@@ -185,11 +185,11 @@ def sample_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     by_class = rng.standard_normal((NUM_CLASSES, FEATURES), dtype=np.float32) * np.float32(CLASS_SIGNAL)
     by_community = rng.standard_normal((communities, FEATURES), dtype=np.float32) * np.float32(COMMUNITY_SIGNAL)
     feat = np.empty((len(nodes.label), FEATURES), dtype=np.float32)
-    for at in range(0, len(feat), step := CHUNK // FEATURES):
-        rows = feat[at : at + step]
+    for start in range(0, len(feat), step := CHUNK // FEATURES):
+        rows = feat[start : start + step]
         rng.standard_normal(out=rows, dtype=np.float32)
-        rows += by_class[nodes.label[at : at + step]]
-        rows += by_community[nodes.community[at : at + step]]
+        rows += by_class[nodes.label[start : start + step]]
+        rows += by_community[nodes.community[start : start + step]]
     return feat
 
 
@@ -217,21 +217,21 @@ class _Pool:
     def __init__(self, rng: np.random.Generator, topic: np.ndarray) -> None:
         self.rng, self.order = rng, np.argsort(topic, kind="stable")
         self.ends = np.cumsum(rng.lognormal(0.0, ACTIVITY_SPREAD, len(topic)))
-        first = np.searchsorted(topic[self.order], np.arange(TOPICS + 1))
-        self.topic_ends = np.concatenate([[0.0], self.ends])[first]
+        topic_starts = np.searchsorted(topic[self.order], np.arange(TOPICS + 1))
+        self.topic_ends = np.concatenate([[0.0], self.ends])[topic_starts]
 
     def edges(self, topic: np.ndarray, count: int, same: float, *, loops: bool) -> tuple[np.ndarray, np.ndarray]:
         """Sample about ``count`` sorted edges, without duplicates, from nodes with these topics into the pool."""
         n, rng = len(topic), self.rng
         node = np.concatenate([np.arange(n), rng.integers(0, n, max(0, count - n))])
-        inside, wanted = rng.random(len(node)) < same, topic[node]
-        low = np.where(inside, self.topic_ends[wanted], 0.0)
-        high = np.where(inside, self.topic_ends[wanted + 1], self.ends[-1])
+        same_topic, wanted_topic = rng.random(len(node)) < same, topic[node]
+        low = np.where(same_topic, self.topic_ends[wanted_topic], 0.0)
+        high = np.where(same_topic, self.topic_ends[wanted_topic + 1], self.ends[-1])
         point = low + rng.random(len(node)) * (high - low)
-        other = self.order[np.minimum(np.searchsorted(self.ends, point, side="right"), len(self.order) - 1)]
-        node, other = np.divmod(np.unique(node * len(self.order) + other), len(self.order))
-        keep = (node != other) | loops
-        return node[keep], other[keep]
+        neighbor = self.order[np.minimum(np.searchsorted(self.ends, point, side="right"), len(self.order) - 1)]
+        node, neighbor = np.divmod(np.unique(node * len(self.order) + neighbor), len(self.order))
+        keep = (node != neighbor) | loops
+        return node[keep], neighbor[keep]
 
 
 def generate_academic(scale: float, seed: int) -> Named:
@@ -239,19 +239,19 @@ def generate_academic(scale: float, seed: int) -> Named:
     rng = np.random.Generator(np.random.PCG64(seed))
     share = np.exp(TOPIC_SPREAD * rng.standard_normal(TOPICS))
     share /= share.sum()
-    topics = {kind: rng.choice(TOPICS, round(size * scale), p=share) for kind, size in SIZES.items()}
+    topics = {ntype: rng.choice(TOPICS, round(size * scale), p=share) for ntype, size in SIZES.items()}
     label = topics["paper"].copy()
     stray = np.flatnonzero(rng.random(len(label)) < STRAY)
     topics["paper"][stray] = rng.integers(0, TOPICS, len(stray))
-    pools = {kind: _Pool(rng, topic) for kind, topic in topics.items()}
+    pools = {ntype: _Pool(rng, topic) for ntype, topic in topics.items()}
     yield "label", label.astype(np.uint8)
     yield "split", random_split(rng.permutation(len(label)))
-    for (start, name, end), (_, full, same) in RELATIONS.items():
+    for (src_type, name, dst_type), (_, num_edges, same_topic) in RELATIONS.items():
         # The nodes of the more frequent type choose: a paper chooses its authors and fields.
         turn = -1 if name == "writes" else 1
-        chooser, chosen = (start, end)[::turn]
-        pairs = pools[chosen].edges(topics[chooser], round(full * scale), same, loops=start != end)
-        yield f"{start}-{name}-{end}", np.stack(pairs[::turn]).astype(np.int32)
+        chooser, chosen = (src_type, dst_type)[::turn]
+        pairs = pools[chosen].edges(topics[chooser], round(num_edges * scale), same_topic, loops=src_type != dst_type)
+        yield f"{src_type}-{name}-{dst_type}", np.stack(pairs[::turn]).astype(np.int32)
     centers = rng.standard_normal((TOPICS, PAPER_FEATURES), dtype=np.float32) * np.float32(FEATURE_SIGNAL)
     feat = rng.standard_normal((len(label), PAPER_FEATURES), dtype=np.float32)
     yield "feat", feat + centers[label]
@@ -261,10 +261,10 @@ def load_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:
     """Load synthetic-academic. Edge e of a relation is edge e of its reverse."""
     name = "synthetic-academic"
     arrays, edges = load_generated(root, name, VERSION, scale, seed, generate_academic), {}
-    for (start, relation, end), (reverse, _, _) in RELATIONS.items():
-        src, dst = arrays[f"{start}-{relation}-{end}"].astype(np.int64)
-        edges |= {(start, relation, end): (src, dst), (end, reverse, start): (dst, src)}
-    graph = make_graph(edges, {kind: round(size * scale) for kind, size in SIZES.items()})
+    for (src_type, relation, dst_type), (reverse, _, _) in RELATIONS.items():
+        src, dst = arrays[f"{src_type}-{relation}-{dst_type}"].astype(np.int64)
+        edges |= {(src_type, relation, dst_type): (src, dst), (dst_type, reverse, src_type): (dst, src)}
+    graph = make_graph(edges, {ntype: round(size * scale) for ntype, size in SIZES.items()})
     graph.nodes["paper"].data.update(node_data(arrays["feat"], arrays["label"], arrays["split"]))
     info = {"scale": scale, "seed": seed, "version": VERSION, "sizes_of": "ogbn-mag", "real_data": False}
     return Dataset(name, graph, TOPICS, info)

@@ -36,10 +36,10 @@ def row_name(path: Path, row: int) -> str:
 
 
 def find_one_file(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
-    found = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
-    if len(found) > 1:
-        raise InputError(f"{folder} has {' and '.join(path.name for path in found)}", "Keep only one of them.")
-    return found[0] if found else None
+    paths = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
+    if len(paths) > 1:
+        raise InputError(f"{folder} has {' and '.join(path.name for path in paths)}", "Keep only one of them.")
+    return paths[0] if paths else None
 
 
 @contextlib.contextmanager
@@ -70,11 +70,11 @@ def read_column_names(path: Path) -> list[str]:
 
 def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.Array]:
     """Read columns of a table. IDs become int64, or dictionary-encoded texts if they are texts, such as 007 or NA."""
-    found: dict[str, list[pa.Array]] = {name: [] for name in columns}
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in columns}
     rows = size = 0
     with read_errors(path, REMEDY):
         for batch in _batches(path, columns, ids):
-            for name, arrays in found.items():
+            for name, arrays in chunks.items():
                 arrays.append(_as_ids(path, rows, name, batch[name]) if name in ids else batch[name])
                 size += arrays[-1].nbytes
             rows += len(batch)
@@ -82,16 +82,16 @@ def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.A
                 raise ValueError("the content does not fit in memory. Remove rows or columns")
         if not rows:
             raise ValueError("the file has no rows")
-        return {name: pa.concat_arrays(arrays) if arrays[1:] else arrays[0] for name, arrays in found.items()}
+        return {name: pa.concat_arrays(arrays) if arrays[1:] else arrays[0] for name, arrays in chunks.items()}
 
 
 def _batches(path: Path, columns: list[str], ids: list[str]) -> Iterable[pa.RecordBatch]:
     if path.suffix == ".parquet":
         return parquet.ParquetFile(path).iter_batches(BATCH_ROWS, columns=columns)
-    first = next(iter(_open_csv(path, ids, ids)), None)
-    whole = {} if first is None else {name: pc.match_substring_regex(first[name], WHOLE_NUMBER) for name in ids}
-    texts = [name for name, matches in whole.items() if not pc.all(matches, min_count=0).as_py()]
-    return _open_csv(path, columns, texts, BLOCK_BYTES)
+    head = next(iter(_open_csv(path, ids, ids)), None)
+    is_integer = {} if head is None else {name: pc.match_substring_regex(head[name], WHOLE_NUMBER) for name in ids}
+    text_columns = [name for name, matches in is_integer.items() if not pc.all(matches, min_count=0).as_py()]
+    return _open_csv(path, columns, text_columns, BLOCK_BYTES)
 
 
 def _open_csv(path: Path, columns: Iterable[str] = (), texts: Iterable[str] = (), block: int = FIRST_BYTES) -> Any:
@@ -103,8 +103,8 @@ def _open_csv(path: Path, columns: Iterable[str] = (), texts: Iterable[str] = ()
 
 def _as_ids(path: Path, rows: int, name: str, column: pa.Array) -> pa.Array:
     if column.null_count:
-        place = row_name(path, rows + column.is_null().index(True).as_py())
-        raise InputError(f"{place}: the {name} is missing", "Add it, or remove the row.")
+        location = row_name(path, rows + column.is_null().index(True).as_py())
+        raise InputError(f"{location}: the {name} is missing", "Add it, or remove the row.")
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return column.cast(pa.string()).dictionary_encode()
     if not pa.types.is_integer(column.type):
@@ -130,8 +130,8 @@ class Nodes:
         if label.dtype.kind not in "iuf" or label.shape != (len(self.ids),):
             raise InputError(f"{text} of shape ({len(self.ids)},)", remedy)
         label = np.where(np.isnan(label), -1, label)
-        if (wrong := (label >= MOST_CLASSES) | (label != np.floor(label))).any():
-            row = int(wrong.argmax())
+        if (invalid := (label >= MOST_CLASSES) | (label != np.floor(label))).any():
+            row = int(invalid.argmax())
             raise InputError(f"{text} below {MOST_CLASSES:,}, but node {row} has {label[row]}", remedy)
         return np.maximum(label.astype(np.int64), -1)
 
@@ -140,8 +140,8 @@ class Nodes:
         n, masks = len(self.ids), [self.arrays[name] for name in MASKS if name in self.arrays]
         if masks:
             info["split"] = "masks"
-            fits = len(masks) == 3 and all(mask.shape == (n,) and np.isin(mask, (0, 1)).all() for mask in masks)
-            if not fits or (np.sum(masks, axis=0) > 1).any():
+            valid = len(masks) == 3 and all(mask.shape == (n,) and np.isin(mask, (0, 1)).all() for mask in masks)
+            if not valid or (np.sum(masks, axis=0) > 1).any():
                 remedy = "Save all three masks, or none. Each has 0 or 1 for each node, and no node is in two masks."
                 raise InputError(f"{self.where}: {', '.join(MASKS)} are not disjoint masks of {n} nodes", remedy)
             return np.where(np.any(masks, axis=0), np.argmax(masks, axis=0), len(MASKS)).astype(np.uint8)
@@ -181,9 +181,9 @@ def _read_node_table(file: Path, nodes: Nodes) -> None:
     ids, label, split = table.pop("id"), table.pop("label", None), table.pop("split", None)
     nodes.ids = ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
     counts = pc.value_counts(ids)
-    if twice := counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist():
-        row = np.flatnonzero(pc.equal(ids, twice[0]))[1]
-        raise InputError(f"{row_name(file, row)}: {twice[0]} is listed more than once", "Write one row for each node.")
+    if dupes := counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist():
+        row = np.flatnonzero(pc.equal(ids, dupes[0]))[1]
+        raise InputError(f"{row_name(file, row)}: {dupes[0]} is listed more than once", "Write one row for each node.")
     if table and "feat" not in nodes.arrays:
         nodes.arrays["feat"] = np.empty((len(ids), len(table)), np.float32)
         for number, (name, column) in enumerate(table.items()):

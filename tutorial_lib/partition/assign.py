@@ -36,16 +36,16 @@ def undirected_adjacency(dataset: Dataset) -> sp.csr_array:
     """Return which nodes are neighbors, without directions, multiplicities and self loops: bool of shape (N, N)."""
     graph, n = dataset.structure, dataset.structure.num_nodes()
     if isinstance(graph, Pairs):  # the reverse edges are added below
-        pieces = [(graph.low, graph.high)]
+        pairs = [(graph.low, graph.high)]
     else:
-        pieces, first = [], type_offsets(dataset)
+        pairs, start = [], type_offsets(dataset)
         for relation in graph.canonical_etypes:
-            for src, dst in zip(*(read_endpoints(graph, relation, of) for of in (0, 1)), strict=True):
-                one, other = (src + first[relation[0]]).int().numpy(), (dst + first[relation[2]]).int().numpy()
-                pieces.append((one[one != other], other[one != other]))
-    row, column = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
+            for src, dst in zip(*(read_endpoints(graph, relation, endpoint) for endpoint in (0, 1)), strict=True):
+                src_ids, dst_ids = (src + start[relation[0]]).int().numpy(), (dst + start[relation[2]]).int().numpy()
+                pairs.append((src_ids[src_ids != dst_ids], dst_ids[src_ids != dst_ids]))
+    row, column = pairs[0] if len(pairs) == 1 else map(np.concatenate, zip(*pairs, strict=True))
     one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
-    del row, column, pieces
+    del row, column, pairs
     release_pages(graph)
     return one_way + one_way.T.tocsr()
 
@@ -58,7 +58,7 @@ def offsets(counts: np.ndarray | list[int]) -> np.ndarray:
 def type_offsets(dataset: Dataset) -> dict[str, int]:
     """Return the ID of the first node of each type, where the types are one after the other."""
     graph = dataset.structure
-    return dict(zip(graph.ntypes, offsets([graph.num_nodes(kind) for kind in graph.ntypes]).tolist(), strict=False))
+    return dict(zip(graph.ntypes, offsets([graph.num_nodes(ntype) for ntype in graph.ntypes]).tolist(), strict=False))
 
 
 def _run_kaminpar(dataset: Dataset, parts: int, file: Path, train: np.ndarray, seed: int) -> np.ndarray:
@@ -69,29 +69,29 @@ def _run_kaminpar(dataset: Dataset, parts: int, file: Path, train: np.ndarray, s
     with file.open("wb") as out:  # KaMinPar's Python package only reads files, here in the ParHIP format
         np.array([3, n, m], np.uint64).tofile(out)  # version 3 has no weights and 64-bit numbers
         (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)  # where the neighbors are, in bytes
-        for at in range(0, m, BLOCK):
-            adjacency.indices[at : at + BLOCK].astype(np.uint64).tofile(out)
+        for start in range(0, m, BLOCK):
+            adjacency.indices[start : start + BLOCK].astype(np.uint64).tofile(out)
     del adjacency  # KaMinPar needs this memory
-    loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP, compress=m > COMPRESSED)
+    graph = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP, compress=m > COMPRESSED)
     file.unlink()
     kaminpar.reseed(seed)
     partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # deterministic only with one thread
-    part_of = np.array(partitioner.compute_partition(loaded, parts, 0.03), np.int64)
+    part_of = np.array(partitioner.compute_partition(graph, parts, 0.03), np.int64)
     balance_nodes(rows, train, part_of, parts)
     return part_of
 
 
 def balance_nodes(rows: sp.csr_array, nodes: np.ndarray, part_of: np.ndarray, parts: int) -> None:
     """Move ``nodes`` until no part has 3 % more than its share, those first that cost the fewest cut edges."""
-    key = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
-    links = np.bincount(key, minlength=len(nodes) * parts).reshape(len(nodes), parts)
+    pair_index = np.repeat(np.arange(len(nodes)) * parts, np.diff(rows.indptr)) + part_of[rows.indices]
+    links = np.bincount(pair_index, minlength=len(nodes) * parts).reshape(len(nodes), parts)
     limit = int(np.ceil(1.03 * len(nodes) / parts))
     for part in range(parts):
         while (excess := int((part_of[nodes] == part).sum()) - limit) > 0:
-            room = limit - np.bincount(part_of[nodes], minlength=parts)
-            mine = np.flatnonzero(part_of[nodes] == part)
-            cost = np.where(room > 0, links[mine, part, None] - links[mine], np.iinfo(np.int64).max)
-            best = cost.argmin(axis=1)
-            target = best[cost.min(axis=1).argmin()]
-            chosen = mine[best == target][np.argsort(cost[best == target, target], kind="stable")]
-            part_of[nodes[chosen[: min(excess, room[target])]]] = target
+            num_free = limit - np.bincount(part_of[nodes], minlength=parts)
+            members = np.flatnonzero(part_of[nodes] == part)
+            cost = np.where(num_free > 0, links[members, part, None] - links[members], np.iinfo(np.int64).max)
+            best_part = cost.argmin(axis=1)
+            target = best_part[cost.min(axis=1).argmin()]
+            chosen = members[best_part == target][np.argsort(cost[best_part == target, target], kind="stable")]
+            part_of[nodes[chosen[: min(excess, num_free[target])]]] = target

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from tutorial_lib.data.base import Dataset
+from tutorial_lib.data.base import MASKS, Dataset
 from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
@@ -52,23 +51,18 @@ class Partition:
         return self._map("node")
 
     @cached_property
-    def node_map_inverse(self) -> np.ndarray:
-        """int64 (N,): new ID of each original node ID of a graph with one type."""
-        return np.argsort(cast(np.ndarray, self.node_map))
-
-    @cached_property
     def edge_map(self) -> IdMap:
         """int64 (E,): original ID of each new edge ID, or a dictionary with keys like ``paper:cites:paper``."""
         return self._map("edge")
 
-    def _map(self, of: str) -> IdMap:
-        if not (file := self.folder / f"{of}_map.npy").exists():  # see writer.MOST_MAPPED
+    def _map(self, kind: str) -> IdMap:
+        if not (file := self.folder / f"{kind}_map.npy").exists():  # see writer.MOST_MAPPED
             raise InputError(f"{file} is missing, because the generated graph is large", "Use a smaller --scale.")
-        found = np.load(file)
+        original_ids = np.load(file)
         if "types" not in self.manifest:
-            return found
-        counts = self.manifest["types"][f"{of}s"]
-        return dict(zip(counts, np.split(found, np.cumsum(list(counts.values()))[:-1]), strict=True))
+            return original_ids
+        counts = self.manifest["types"][f"{kind}s"]
+        return dict(zip(counts, np.split(original_ids, np.cumsum(list(counts.values()))[:-1]), strict=True))
 
 
 def type_counts(dataset: Dataset) -> dict[str, dict[str, int]]:
@@ -80,10 +74,11 @@ def type_counts(dataset: Dataset) -> dict[str, dict[str, int]]:
 
 def dataset_description(dataset: Dataset) -> JsonObject:
     """Return the entry ``dataset`` of manifests and results."""
-    found = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
+    description = {"name": dataset.name, "num_classes": dataset.num_classes, "num_features": dataset.num_features}
+    description["masks"] = all(name in dataset.target_data for name in MASKS)
     if not dataset.structure.is_homogeneous:
-        found |= {"target": dataset.target, "node_types": type_counts(dataset)["nodes"]}
-    return found | dataset.info
+        description |= {"target": dataset.target, "node_types": type_counts(dataset)["nodes"]}
+    return description | dataset.info
 
 
 def available_method(method: str, log: Log = lambda _: None) -> str:
@@ -115,20 +110,20 @@ def partition_dataset(
         log: receives one sentence for each stage.
     """
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
-    used, n = available_method(method, log), dataset.structure.num_nodes()
+    name, n = available_method(method, log), dataset.structure.num_nodes()
     if not 1 <= parts <= n:
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
-    wanted = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
-    wanted |= {"method": used, "seed": seed}
+    inputs = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
+    inputs |= {"method": name, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        return _reuse(out, wanted, log)
+        return _reuse(out, inputs, log)
     if os.path.ismount(out):
         raise InputError(f"{out} is a mount point, which the finished folder cannot replace", f"Try --out {out}/parts.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with sibling_folder(out) as folder:
             try:
-                manifest = _write_folder(dataset, wanted, method if method.endswith(".npy") else used, folder, log)
+                manifest = _write_folder(dataset, inputs, method if method.endswith(".npy") else name, folder, log)
             except Exception:
                 # numpy, DGL and torch report a full disk in different ways. This write raises the kernel's error.
                 (folder / "probe").write_bytes(bytes(1 << 20))
@@ -136,39 +131,39 @@ def partition_dataset(
             try:
                 folder.rename(out)  # this replaces an empty folder
             except OSError:
-                return _reuse(out, wanted, log)  # another process finished first
+                return _reuse(out, inputs, log)  # another process finished first
     except OSError as error:
         remedy = "Free space there, or choose another folder: --out for partition, --root for train."
         raise InputError(f"cannot write the partition {out}: {error.strerror or error}", remedy) from error
     return Partition(out, manifest)
 
 
-def _reuse(out: Path, wanted: JsonObject, log: Log) -> Partition:
-    found = load_partition_folder(out)
-    if any(found.manifest.get(key) != value for key, value in wanted.items()):
+def _reuse(out: Path, inputs: JsonObject, log: Log) -> Partition:
+    partition = load_partition_folder(out)
+    if any(partition.manifest.get(key) != value for key, value in inputs.items()):
         raise InputError(f"{out} holds a partition of other data or options", "Remove it, or choose another --out.")
     log(f"reusing {out}")
-    found.reused = True
-    return found
+    partition.reused = True
+    return partition
 
 
-def _write_folder(dataset: Dataset, wanted: JsonObject, method: str, folder: Path, log: Log) -> JsonObject:
+def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Path, log: Log) -> JsonObject:
     from tutorial_lib.partition.assign import assign_nodes, type_offsets
 
-    graph, name, parts = dataset.structure, graph_name_of(dataset.name), wanted["parts"]
-    log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({wanted['method']})")
+    graph, name, parts = dataset.structure, graph_name_of(dataset.name), inputs["parts"]
+    log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({inputs['method']})")
     train = np.flatnonzero(dataset.target_data.get("train_mask", [])) + type_offsets(dataset)[dataset.target]
-    part_of = assign_nodes(dataset, parts, method, folder, train, wanted["seed"])
+    part_of = assign_nodes(dataset, parts, method, folder, train, inputs["seed"])
     from tutorial_lib.partition.writer import Writer  # only now, because DGL takes 2 s and 80 MB
 
     log("numbering nodes and edges part by part")
-    nodes, edges, halo_nodes, cut = Writer(dataset, part_of, parts, folder).write(name, wanted["method"], log)
+    nodes, edges, halo_nodes, num_cut = Writer(dataset, part_of, parts, folder).write(name, inputs["method"], log)
     if dataset.ids is not None:
         write_ids(folder, dataset.ids)
     log("counting the cut and writing checksums")
-    train_nodes, share = np.bincount(part_of[train], minlength=parts).tolist(), cut / graph.num_edges()
-    report = PartitionReport(parts, wanted["method"], nodes, edges, train_nodes, halo_nodes, cut, share)
-    manifest = wanted | {"graph_name": name} | ({} if graph.is_homogeneous else {"types": type_counts(dataset)})
+    train_nodes, share = np.bincount(part_of[train], minlength=parts).tolist(), num_cut / graph.num_edges()
+    report = PartitionReport(parts, inputs["method"], nodes, edges, train_nodes, halo_nodes, num_cut, share)
+    manifest = inputs | {"graph_name": name} | ({} if graph.is_homogeneous else {"types": type_counts(dataset)})
     manifest |= {"dataset": dataset_description(dataset), "report": asdict(report)}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest["files"] = {

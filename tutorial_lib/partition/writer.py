@@ -38,18 +38,18 @@ class Writer:
         graph = self.graph = dataset.structure
         self.parts, self.folder, self.typed = parts, folder, not graph.is_homogeneous
         names = (graph.ntypes, map(":".join, graph.canonical_etypes)) if self.typed else (["_N"], ["_N:_E:_N"])
-        self.ntypes, self.etypes = ({name: number for number, name in enumerate(of)} for of in names)
-        first, by_part = type_offsets(dataset), np.argsort(part_of, kind="stable")
-        types, starts = len(self.ntypes), np.array([*first.values()])
+        self.ntypes, self.etypes = ({name: number for number, name in enumerate(type_names)} for type_names in names)
+        type_starts, by_part = type_offsets(dataset), np.argsort(part_of, kind="stable")
+        num_types, starts = len(self.ntypes), np.array([*type_starts.values()])
         self.type_of = (np.searchsorted(starts, by_part, side="right") - 1).astype(np.int16)
         self.first_node = offsets(np.bincount(part_of, minlength=parts))
-        self.node_range = offsets(np.bincount(part_of[by_part] * types + self.type_of, minlength=parts * types))
+        self.node_range = offsets(np.bincount(part_of[by_part] * num_types + self.type_of, minlength=parts * num_types))
         original = by_part - starts[self.type_of]
         self.node_ids = np.split(original, self.node_range[1:-1])
         np.save(folder / "node_map.npy", original[np.argsort(self.type_of, kind="stable")])
         new_id = np.empty(len(by_part), np.int32)
         new_id[by_part] = np.arange(len(by_part), dtype=np.int32)
-        self._group_edges({kind: new_id[start:] for kind, start in first.items()})
+        self._group_edges({ntype: new_id[start:] for ntype, start in type_starts.items()})
         # bounds[relation, part] and edge_range[part * relations + relation]: first edge in ``source`` and first new ID
         self.bounds = self.indptr[np.arange(len(self.etypes))[:, None] * len(new_id) + self.first_node]
         self.edge_range = offsets(np.diff(self.bounds).T.ravel())
@@ -62,49 +62,49 @@ class Writer:
                 degree += np.bincount(new_ids[relation[2]][dst.numpy()], minlength=n)
         self.indptr = offsets(degrees.ravel())
         self.source = np.empty(count, np.int32)
-        mapped = not isinstance(graph, Pairs) or count <= MOST_MAPPED
-        ids = np.empty(count if mapped else 0, np.int32 if count < 2**31 else np.int64)
-        for place, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
-            number, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
-            for src, dst in zip(*(read_endpoints(graph, relation, of) for of in (0, 1)), strict=True):
-                numbers = np.arange(number, number + len(src), dtype=ids.dtype)
-                block = sp.coo_array((numbers, (new_dst[dst.numpy()], new_src[src.numpy()])), shape=(n, n))
+        keep_ids = not isinstance(graph, Pairs) or count <= MOST_MAPPED
+        ids = np.empty(count if keep_ids else 0, np.int32 if count < 2**31 else np.int64)
+        for next_position, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
+            num_read, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
+            for src, dst in zip(*(read_endpoints(graph, relation, endpoint) for endpoint in (0, 1)), strict=True):
+                edge_numbers = np.arange(num_read, num_read + len(src), dtype=ids.dtype)
+                block = sp.coo_array((edge_numbers, (new_dst[dst.numpy()], new_src[src.numpy()])), shape=(n, n))
                 block.has_canonical_format = True  # otherwise scipy adds up parallel edges
                 block = block.tocsr()
-                where = np.repeat(place - block.indptr[:-1], size := np.diff(block.indptr))
-                where += np.arange(len(where), dtype=np.int32)
-                self.source[where] = block.indices
-                if mapped:
-                    ids[where] = block.data
-                place, number = place + size, number + len(src)
-                del src, dst, numbers, block, where  # the next edges need this memory
-        if mapped:
+                positions = np.repeat(next_position - block.indptr[:-1], size := np.diff(block.indptr))
+                positions += np.arange(len(positions), dtype=np.int32)
+                self.source[positions] = block.indices
+                if keep_ids:
+                    ids[positions] = block.data
+                next_position, num_read = next_position + size, num_read + len(src)
+                del src, dst, edge_numbers, block, positions  # the next edges need this memory
+        if keep_ids:
             with (self.folder / "edge_map.npy").open("wb") as file:
                 np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
-                for at in range(0, count, BLOCK):
-                    ids[at : at + BLOCK].astype(np.int64).tofile(file)
-        self.edge_ids = ids if any(graph.edges[one].data for one in graph.canonical_etypes) else ids[:0].copy()
+                for start in range(0, count, BLOCK):
+                    ids[start : start + BLOCK].astype(np.int64).tofile(file)
+        self.edge_ids = ids if any(graph.edges[etype].data for etype in graph.canonical_etypes) else ids[:0].copy()
 
     def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
         """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
-        graph, types, counts = self.graph, len(self.ntypes), []
-        kinds = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
+        graph, num_types, counts = self.graph, len(self.ntypes), []
+        file_names = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
         description: JsonObject = {"graph_name": name, "num_nodes": graph.num_nodes()}
         description |= {"num_edges": graph.num_edges(), "part_method": method, "num_parts": self.parts, "halo_hops": 1}
-        node_ranges, edge_ranges = (np.stack([of[:-1], of[1:]], axis=1) for of in (self.node_range, self.edge_range))
-        description["node_map"] = {key: node_ranges[k::types].tolist() for key, k in self.ntypes.items()}
+        node_ranges, edge_ranges = (np.stack([b[:-1], b[1:]], axis=1) for b in (self.node_range, self.edge_range))
+        description["node_map"] = {key: node_ranges[k::num_types].tolist() for key, k in self.ntypes.items()}
         description["edge_map"] = {key: edge_ranges[k :: len(self.etypes)].tolist() for key, k in self.etypes.items()}
         description |= {"ntypes": self.ntypes, "etypes": self.etypes}
         if graphbolt_problem() is None:
-            kinds["part_graph_graphbolt"] = "fused_csc_sampling_graph.pt"
+            file_names["part_graph_graphbolt"] = "fused_csc_sampling_graph.pt"
             description |= {"node_map_dtype": "int64", "edge_map_dtype": "int64"}
         for part in range(self.parts):
             log(f"writing part {part} of {self.parts}")
             (self.folder / f"part{part}").mkdir()
-            stored = description[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in kinds.items()}
-            files = {key: str(self.folder / file) for key, file in stored.items()}
+            paths = description[f"part-{part}"] = {key: f"part{part}/{file}" for key, file in file_names.items()}
+            files = {key: str(self.folder / file) for key, file in paths.items()}
             counts.append(self._write_structure(part, files))
-            nodes = self.node_ids[part * types : (part + 1) * types]
+            nodes = self.node_ids[part * num_types : (part + 1) * num_types]
             edges = [self.edge_ids[begin:end] for begin, end in self.bounds[:, part : part + 2]]
             save_tensors(files["node_feats"], self._rows(graph.nodes, graph.ntypes, self.ntypes, nodes))
             save_tensors(files["edge_feats"], self._rows(graph.edges, graph.canonical_etypes, self.etypes, edges))
@@ -116,30 +116,30 @@ class Writer:
         """Write one part, with inner nodes and edges first. Return the numbers of halo nodes and leaving edges."""
         n, (begin, end) = len(self.type_of), self.first_node[part : part + 2].tolist()
         inner = self.bounds[:, part : part + 2]
-        found, halo = [np.empty(0, np.int64)], np.zeros(n, bool)
+        leaving_chunks, halo = [np.empty(0, np.int64)], np.zeros(n, bool)
         for first, last in inner:
             halo[self.source[first:last]] = True
         halo[begin:end] = False
         halo_nodes = int(halo.sum())
         for first, last in np.reshape([0, *inner.flat, len(self.source)], (-1, 2)):
-            for at in range(first, last, BLOCK):
-                block = self.source[at : min(at + BLOCK, last)]
-                found.append(np.flatnonzero((block >= begin) & (block < end)) + at)
-        leaving = np.concatenate(found)
+            for start in range(first, last, BLOCK):
+                block = self.source[start : min(start + BLOCK, last)]
+                leaving_chunks.append(np.flatnonzero((block >= begin) & (block < end)) + start)
+        leaving = np.concatenate(leaving_chunks)
         leaving_rows = np.searchsorted(self.indptr, leaving, side="right") - 1
         relation, destination = np.divmod(leaving_rows, n)
         halo[destination] = True
         nodes = np.concatenate([np.arange(begin, end), np.flatnonzero(halo)])
-        local = np.full(n, -1, np.int32)
-        local[nodes] = np.arange(len(nodes))
+        local_id = np.full(n, -1, np.int32)
+        local_id[nodes] = np.arange(len(nodes))
         rows = (np.arange(len(inner))[:, None] * n + np.arange(begin, end)).ravel()
         rows = np.repeat(rows.astype(np.int32), self.indptr[rows + 1] - self.indptr[rows])
         rows = np.concatenate([rows, leaving_rows.astype(np.int32)])
-        src = local[np.concatenate([*(self.source[first:last] for first, last in inner), self.source[leaving]])]
-        dst, kinds = local[rows % n], rows // n if self.typed else None
-        del rows, leaving_rows, halo, local
+        src = local_id[np.concatenate([*(self.source[first:last] for first, last in inner), self.source[leaving]])]
+        dst, etypes = local_id[rows % n], rows // n if self.typed else None
+        del rows, leaving_rows, halo, local_id
         if "part_graph_graphbolt" in files:
-            self._write_graphbolt(src, dst, kinds, nodes, files["part_graph_graphbolt"])
+            self._write_graphbolt(src, dst, etypes, nodes, files["part_graph_graphbolt"])
         src = torch.from_numpy(src).long()  # one after the other, to hold only one array in both types
         dst = torch.from_numpy(dst).long()
         graph = dgl.graph((src, dst), num_nodes=len(nodes))
@@ -155,20 +155,20 @@ class Writer:
         graph.ndata["part_id"] = torch.from_numpy(np.searchsorted(self.first_node, nodes, side="right") - 1)
         if self.typed:
             graph.ndata[dgl.NTYPE] = torch.from_numpy(self.type_of[nodes])
-            graph.edata[dgl.ETYPE] = torch.from_numpy(kinds)
+            graph.edata[dgl.ETYPE] = torch.from_numpy(etypes)
         save_graphs(files["part_graph"], [graph])
         return halo_nodes, len(leaving)
 
-    def _write_graphbolt(self, src: np.ndarray, dst: np.ndarray, kinds: Any, nodes: np.ndarray, file: str) -> None:
+    def _write_graphbolt(self, src: np.ndarray, dst: np.ndarray, etypes: Any, nodes: np.ndarray, file: str) -> None:
         """Write the same file as ``dgl_partition_to_graphbolt``, which needs 72 bytes per edge."""
         if self.typed:  # with one relation, the edges are in the order of their destinations already
             order = np.argsort(dst, kind="stable")
-            src, kinds = src[order], torch.from_numpy(kinds[order].astype(np.int8))
+            src, etypes = src[order], torch.from_numpy(etypes[order].astype(np.int8))
         indptr = offsets(np.bincount(dst, minlength=len(nodes)))
         graph = dgl.graphbolt.fused_csc_sampling_graph(
             torch.from_numpy(indptr if len(src) >= 2**31 - 1 else indptr.astype(np.int32)),
             torch.from_numpy(src),
-            type_per_edge=kinds,
+            type_per_edge=etypes,
             node_attributes={dgl.NID: torch.from_numpy(nodes)},
             edge_attributes={},
             node_type_to_id=self.ntypes if self.typed else None,
@@ -177,11 +177,11 @@ class Writer:
         torch.save(graph, file)
 
     def _rows(self, frames: Any, keys: Any, names: Iterable[str], ids: list[np.ndarray]) -> dict[str, torch.Tensor]:
-        found = {}
-        for key, name, chosen in zip(keys, names, ids, strict=True):
+        tensors = {}
+        for key, name, row_ids in zip(keys, names, ids, strict=True):
             for field, value in frames[key].data.items():
-                rows = found[f"{name}/{field}"] = torch.empty((len(chosen), *value.shape[1:]), dtype=value.dtype)
-                for at in range(0, len(chosen), FEATURE_ROWS):
-                    rows[at : at + FEATURE_ROWS] = value[chosen[at : at + FEATURE_ROWS]]
+                rows = tensors[f"{name}/{field}"] = torch.empty((len(row_ids), *value.shape[1:]), dtype=value.dtype)
+                for start in range(0, len(row_ids), FEATURE_ROWS):
+                    rows[start : start + FEATURE_ROWS] = value[row_ids[start : start + FEATURE_ROWS]]
                     release_pages(self.graph)  # the features may be in a mapped file
-        return found
+        return tensors

@@ -66,26 +66,26 @@ class FeatureCache:
     def announce(self, ids: Tensor) -> None:
         """Register the node IDs of the next batch. An ID may occur more than once."""
         self._scratch[ids.long()] = order = torch.arange(len(ids), dtype=torch.int32)
-        once = ids[torch.index_select(self._scratch, 0, ids) == order].long()
-        self._scratch[once] = ABSENT
-        slots = torch.index_select(self.slot_of, 0, once)
-        self._announced.append((once[(slots < 0) | (slots >= self.first)], ids, len(once)))
+        unique_ids = ids[torch.index_select(self._scratch, 0, ids) == order].long()
+        self._scratch[unique_ids] = ABSENT
+        slots = torch.index_select(self.slot_of, 0, unique_ids)
+        self._announced.append((unique_ids[(slots < 0) | (slots >= self.first)], ids, len(unique_ids)))
 
     def request(self) -> None:
         """Request the missing rows of the first announced batch. No row moves until the next call of ``slots``."""
         moves = self._evict()
         remote, ids, rows = self._announced.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
-        room = min(len(absent), self.capacity - self.used)
-        places = torch.arange(self.used, self.used + len(absent))
-        places[room:] += self.capacity - self.used - room
-        self.slot_of[absent] = (self.first + places).int()
-        self._cached[self.used : self.used + room] = absent[:room]
-        self.used += room
-        self._passing = absent[room:]
+        num_fitting = min(len(absent), self.capacity - self.used)
+        positions = torch.arange(self.used, self.used + len(absent))
+        positions[num_fitting:] += self.capacity - self.used - num_fitting
+        self.slot_of[absent] = (self.first + positions).int()
+        self._cached[self.used : self.used + num_fitting] = absent[:num_fitting]
+        self.used += num_fitting
+        self._passing = absent[num_fitting:]
         slots, key = torch.index_select(self.slot_of, 0, ids), self.store.kvstore_key
-        sent = request(self.book, absent, lambda some: PullRequest(key, some)) if len(absent) else {}
-        self._requests.append((slots, (rows, len(remote), len(absent)), places, moves, sent))
+        sent = request(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
+        self._requests.append((slots, (rows, len(remote), len(absent)), positions, moves, sent))
 
     def slots(self, ids: Tensor | None = None) -> Tensor:
         """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call."""
@@ -93,36 +93,36 @@ class FeatureCache:
             self.cancel()
             self.announce(ids)
             self.request()
-        slots, (rows, remote, pulled), places, (to, origin), sent = self._requests.popleft()
+        slots, (rows, remote, pulled), positions, (to, origin), sent = self._requests.popleft()
         self.rows[to] = self.rows[origin]  # the rows of the batch before this one have been read
-        size = int(places[-1]) + 1 if pulled else 0
+        size = int(positions[-1]) + 1 if pulled else 0
         if size > len(self.rows):
-            room = self.rows.new_empty(size + size // 4 - self.used, *self.shape[1:])
-            self.rows = torch.cat([self.rows[: self.used], room])
-        for positions, answer in receive(sent, "rows of other machines"):
-            self.rows.index_copy_(0, places[positions], answer.data_tensor)
+            extra_rows = self.rows.new_empty(size + size // 4 - self.used, *self.shape[1:])
+            self.rows = torch.cat([self.rows[: self.used], extra_rows])
+        for part_positions, answer in receive(sent, "rows of other machines"):
+            self.rows.index_copy_(0, positions[part_positions], answer.data_tensor)
         self.count, self.asked, self.hits = (rows - pulled, pulled), self.asked + remote, self.hits + remote - pulled
         return slots
 
     def read(self, slots: Tensor) -> Tensor:
         """Return a copy of the rows in the given slots."""
-        far = (slots >= self.first).nonzero().flatten()
-        if len(far) == len(slots):
+        remote = (slots >= self.first).nonzero().flatten()
+        if len(remote) == len(slots):
             return torch.index_select(self.rows, 0, slots - self.first)
-        found = torch.index_select(self.own, 0, slots.clamp(max=self.first - 1))
-        found[far] = torch.index_select(self.rows, 0, slots[far] - self.first)
-        return found
+        rows = torch.index_select(self.own, 0, slots.clamp(max=self.first - 1))
+        rows[remote] = torch.index_select(self.rows, 0, slots[remote] - self.first)
+        return rows
 
     @torch.no_grad()
     def mean(self, slots: Tensor, indptr: Tensor) -> Tensor:
         """Return the mean rows (D, F) of D lists of slots without a copy of the rows. Empty lists have zeros."""
-        far = slots >= self.first
-        before = F.pad(torch.cumsum(far, 0, dtype=torch.int32), (1, 0))[indptr.long()]
+        remote = slots >= self.first
+        remote_before = F.pad(torch.cumsum(remote, 0, dtype=torch.int32), (1, 0))[indptr.long()]
         sums = partial(F.embedding_bag, mode="sum", include_last_offset=True)
-        total = sums(slots[~far], self.own, indptr - before)
-        lists = before.diff().nonzero().flatten()  # with rows of other machines, a small part
-        pointer = F.pad(before[1:][lists], (1, 0))
-        total.index_add_(0, lists, sums(slots[far] - self.first, self.rows, pointer))
+        total = sums(slots[~remote], self.own, indptr - remote_before)
+        lists = remote_before.diff().nonzero().flatten()  # with rows of other machines, a small part
+        pointer = F.pad(remote_before[1:][lists], (1, 0))
+        total.index_add_(0, lists, sums(slots[remote] - self.first, self.rows, pointer))
         return total.div_(indptr.diff().clamp(min=1).unsqueeze(1))
 
     def __getitem__(self, ids: Tensor) -> Tensor:
@@ -136,20 +136,20 @@ class FeatureCache:
 
     def _evict(self) -> tuple[Tensor, Tensor]:
         """Cache those rows of the last batch that are needed sooner than others. Return their new and old positions."""
-        passing, nothing = self._passing, self._passing[:0]
+        passing, empty = self._passing, self._passing[:0]
         if not self.look_ahead:
             self.slot_of[passing] = ABSENT
-            return nothing, nothing
+            return empty, empty
         next_use = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
         for number, (ids, *_) in reversed(list(enumerate(self._announced))):
-            places = torch.index_select(self.slot_of, 0, ids) - self.first
-            next_use[places[places >= 0].long()] = number
+            positions = torch.index_select(self.slot_of, 0, ids) - self.first
+            next_use[positions[positions >= 0].long()] = number
         cached, new = next_use[: self.capacity], next_use[self.capacity :]
-        wanted = min(int((new < NEVER).sum()), self.capacity)
-        soonest, incoming = torch.topk(new, wanted, largest=False)
-        latest, outgoing = torch.topk(cached, wanted)
-        better = int((soonest < latest).sum())  # both are sorted, so these are the first pairs
-        incoming, outgoing = incoming[:better], outgoing[:better]
+        num_candidates = min(int((new < NEVER).sum()), self.capacity)
+        soonest, incoming = torch.topk(new, num_candidates, largest=False)
+        latest, outgoing = torch.topk(cached, num_candidates)
+        num_swaps = int((soonest < latest).sum())  # both are sorted, so these are the first pairs
+        incoming, outgoing = incoming[:num_swaps], outgoing[:num_swaps]
         self.slot_of[torch.cat([self._cached[outgoing], passing])] = ABSENT
         self._cached[outgoing] = passing[incoming]
         self.slot_of[passing[incoming]] = (self.first + outgoing).int()

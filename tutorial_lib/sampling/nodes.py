@@ -86,9 +86,9 @@ class Loader(Generic[Source, BatchType]):
             yield step, batch
 
     def batch(self, epoch: int, step: int) -> BatchType:
-        value = derive_seed(self.seed, epoch, step)
-        seed_dgl(value)
-        return self.sample(self.examples[self.positions(epoch)[step]], value)
+        batch_seed = derive_seed(self.seed, epoch, step)
+        seed_dgl(batch_seed)
+        return self.sample(self.examples[self.positions(epoch)[step]], batch_seed)
 
 
 @dataclass
@@ -134,9 +134,9 @@ def read_rows(store: DistTensor | Tensor, ids: Tensor) -> Tensor:
 @contextlib.contextmanager
 def sampling_threads(count: int | None) -> Iterator[None]:
     """Run the body with this number of OpenMP threads. DGL and torch share the setting. None changes nothing."""
-    before = get_num_threads()
-    set_num_threads(before if count is None else min(count, before))
+    previous = get_num_threads()
+    set_num_threads(previous if count is None else min(count, previous))
     try:
         yield
     finally:
-        set_num_threads(before)
+        set_num_threads(previous)

@@ -48,11 +48,11 @@ def _use_one_core() -> None:
 
 def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
     """Yield the items of a generator that runs in the sampling thread and makes ``depth`` items ahead of their use."""
-    thread, end = sampling_thread(), object()
-    submit: Any = partial(thread.submit, next, items, end)
+    thread, sentinel = sampling_thread(), object()
+    submit: Any = partial(thread.submit, next, items, sentinel)
     pending = deque([submit()])
     try:
-        while (item := pending.popleft().result()) is not end:
+        while (item := pending.popleft().result()) is not sentinel:
             pending.extend(submit() for _ in range(depth - len(pending)))  # the thread starts before the item is used
             yield item
             pending.extend(submit() for _ in range(1 - len(pending)))
@@ -79,8 +79,8 @@ class Pipeline:
     ) -> "Pipeline":
         """Copy adjacency of remote nodes, at most half of ``budget`` bytes, and allocate the cache for their rows."""
         sampler = NeighborSampler(graph, budget // 2, hops)
-        left = budget - sampler.remote_bytes
-        return cls(sampler, FeatureCache(features, sampler.book, left, scratch=sampler.scratch), labels, depth)
+        cache_budget = budget - sampler.remote_bytes
+        return cls(sampler, FeatureCache(features, sampler.book, cache_budget, scratch=sampler.scratch), labels, depth)
 
 
 @dataclass
@@ -94,12 +94,12 @@ class PipelineLoader(Loader[Pipeline, Batch]):
 
     @cached_property
     def _labels(self) -> Tensor:
-        return read_rows(self.source.labels, self.examples).long()  # one request for all labels
+        return read_rows(self.source.labels, self.examples)  # one request for all labels
 
     def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
         cache, sampler = self.source.cache, self.source.sampler
-        parts, labels = self.positions(epoch), self._labels
-        steps, sampled, requested = iter(range(start, len(parts))), deque(), deque()
+        positions, labels = self.positions(epoch), self._labels
+        steps, sampled, requested = iter(range(start, len(positions))), deque(), deque()
 
         def request_rows() -> None:
             """Keep two requests in flight, so that a server can start on one when it has answered the other."""
@@ -114,7 +114,7 @@ class PipelineLoader(Loader[Pipeline, Batch]):
                     if len(sampled) <= cache.look_ahead and (step := next(steps, None)) is not None:
                         # DGL chooses the server of each pull with the same generator, so every batch is seeded.
                         sampler.seed(derive_seed(self.seed, epoch, step))
-                        sampled.append((step, self._sample(self.examples[parts[step]], labels[parts[step]])))
+                        sampled.append((step, self._sample(self.examples[positions[step]], labels[positions[step]])))
                         request_rows()
                 if not requested:
                     return
@@ -130,21 +130,21 @@ class PipelineLoader(Loader[Pipeline, Batch]):
         nodes, blocks = seeds.to(sampler.dtype), []
         for fanout in reversed(self.fanouts[int(self.means) :]):
             pointer, sources = sampler.sample(nodes, fanout)
-            every, indices = sampler.compact(sources, nodes)
+            all_nodes, indices = sampler.compact(sources, nodes)
             csc = (pointer, indices, torch.empty(0, dtype=indices.dtype))  # without edge IDs
-            blocks.insert(0, dgl.create_block(("csc", csc), num_src_nodes=len(every), num_dst_nodes=len(nodes)))
-            nodes = every
-        needed = nodes
+            blocks.insert(0, dgl.create_block(("csc", csc), num_src_nodes=len(all_nodes), num_dst_nodes=len(nodes)))
+            nodes = all_nodes
+        row_ids = nodes
         if self.means:
             indptr, sources = sampler.sample(nodes, self.fanouts[0])
-            needed = torch.cat([nodes, sources])  # a node may occur more than once
-        self.source.cache.announce(needed)
+            row_ids = torch.cat([nodes, sources])  # a node may occur more than once
+        self.source.cache.announce(row_ids)
         return Batch(nodes, seeds, blocks, indptr, labels, {"sampling": (start, time.time() - start)})
 
     def _fill(self, batch: Batch) -> Batch:
         start, cache = time.time(), self.source.cache
-        own, sources = cache.slots().tensor_split([len(batch.input_nodes)])
-        rows = inputs = cache.read(own)
+        slots, sources = cache.slots().tensor_split([len(batch.input_nodes)])
+        rows = inputs = cache.read(slots)
         if batch.inputs is not None:
             inputs = FirstLayer(rows, cache.mean(sources, batch.inputs))
         local, pulled = (rows * cache.row_bytes for rows in cache.count)

@@ -39,25 +39,25 @@ def request(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor], rpc.
     """Send a request to each owner of some node IDs. Return their positions by the number of the request."""
     part_of = book.nid2partid(ids)
     positions = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
-    requests = [(part, make(ids[at])) for part, at in positions]
+    requests = [(part, make(ids[index])) for part, index in positions]
     sent = rpc.send_requests_to_machine(requests) if requests else {}
     return {number: positions[k][1] for number, k in sent.items()}
 
 
-def receive(sent: Mapping[int, Value], what: str) -> list[tuple[Value, rpc.Response]]:
+def receive(sent: Mapping[int, Value], description: str) -> list[tuple[Value, rpc.Response]]:
     """Wait for the answers to numbered requests, at most two minutes for each. Return them with the values of sent."""
     answers = []
     for count, (number, value) in enumerate(sent.items(), start=1):
-        who = f"{what}: answer {count} of {len(sent)} from the DGL servers of other machines"
-        for left in attempts(who, LIMIT_SECONDS, pause=0):
+        activity = f"{description}: answer {count} of {len(sent)} from the DGL servers of other machines"
+        for remaining in attempts(activity, LIMIT_SECONDS, pause=0):
             if number in _arrived:
                 break
-            message = rpc.recv_rpc_message(max(1, int(1000 * min(left, NOTICE_SECONDS))))  # 0 would wait forever
+            message = rpc.recv_rpc_message(max(1, int(1000 * min(remaining, NOTICE_SECONDS))))  # 0 would wait forever
             if message is not None:
                 _arrived[message.msg_seq] = message
         message = _arrived.pop(number)
-        _, kind = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
-        answers.append((value, rpc.deserialize_from_payload(kind, message.data, message.tensors)))
+        _, response_class = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
+        answers.append((value, rpc.deserialize_from_payload(response_class, message.data, message.tensors)))
     return answers
 
 
@@ -88,11 +88,11 @@ class SampleRequest(rpc.Request, rpc.Response):
         local = book.nid2localnid(self.ids, book.partid)
         begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
         if self.fanout < 0:  # DGL would return the neighbors of a node in another order
-            found = global_ids[indices[ranges(begin, counts)].long()]
+            neighbors = global_ids[indices[ranges(begin, counts)].long()]
         else:
             sampling = SamplingRequest(self.ids, self.fanout, use_graphbolt=graphbolt)
-            found, counts = sampling.process_request(server_state).global_src, counts.clamp(max=self.fanout)
-        sources = found.to(id_type(int(found.max()) if len(found) else 0))
+            neighbors, counts = sampling.process_request(server_state).global_src, counts.clamp(max=self.fanout)
+        sources = neighbors.to(id_type(int(neighbors.max()) if len(neighbors) else 0))
         return SampleRequest(self.value, sources=sources, counts=counts.int())
 
 
@@ -130,16 +130,16 @@ class NeighborSampler:
         indptr, indices, global_ids = in_edges(graph.local_partition)
         indptr = indptr[: len(ids) + 1].long()
         sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
-        for at in range(0, len(sources), EDGES_AT_ONCE):  # int64 copies of all edges would double the peak
-            sources[at : at + EDGES_AT_ONCE] = global_ids[indices[: len(sources)][at : at + EDGES_AT_ONCE].long()]
+        for i in range(0, len(sources), EDGES_AT_ONCE):  # int64 copies of all edges would double the peak
+            sources[i : i + EDGES_AT_ONCE] = global_ids[indices[: len(sources)][i : i + EDGES_AT_ONCE].long()]
         lists = self._most_used(sources, hops - 1, budget)
-        remote = torch.cat([ids[:0], *(some for some, _, _ in lists)]).sort().values
-        places = [(torch.searchsorted(remote, some), counts, found) for some, counts, found in lists]
-        more_indptr, more = self._merge(places, len(remote))
+        remote = torch.cat([ids[:0], *(node_ids for node_ids, _, _ in lists)]).sort().values
+        positions = [(torch.searchsorted(remote, node_ids), counts, neighbors) for node_ids, counts, neighbors in lists]
+        more_indptr, more_sources = self._merge(positions, len(remote))
         self._remote = torch.cat([remote, torch.tensor([2**63 - 1])])  # so that every search finds an entry
-        self.remote_nodes, self.remote_bytes = len(remote), more.nbytes
+        self.remote_nodes, self.remote_bytes = len(remote), more_sources.nbytes
         self.indptr = torch.cat([indptr, indptr[-1] + more_indptr[1:]])
-        self.sources = torch.cat([sources, more]) if lists else sources
+        self.sources = torch.cat([sources, more_sources]) if lists else sources
         wide = id_type(max(n, len(self.sources)))
         csc = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))  # without edge IDs
         sizes = {"node": n, "list": len(self.indptr) - 1}
@@ -156,17 +156,17 @@ class NeighborSampler:
         lists = ids - self.own.start  # index of each list, or -1 if it is not on this machine
         remote = (lists < 0) | (lists >= len(self.own))
         if bool(remote.any()):
-            at = torch.searchsorted(self._remote, ids[remote])
-            lists[remote] = torch.where(self._remote[at] == ids[remote], len(self.own) + at, -1)
+            pos = torch.searchsorted(self._remote, ids[remote])
+            lists[remote] = torch.where(self._remote[pos] == ids[remote], len(self.own) + pos, -1)
         self._hop += 1
-        near, far = (here.nonzero().flatten() for here in (lists >= 0, lists < 0))
-        if not len(far):
+        local, absent = (mask.nonzero().flatten() for mask in (lists >= 0, lists < 0))
+        if not len(absent):
             return self._sample_here(lists, fanout)
-        value = derive_seed(self._seed, self._hop)
-        sent = request(self.book, ids[far], lambda some: SampleRequest(value, some, fanout))
-        indptr, sources = self._sample_here(lists[near], fanout)
-        answers = [(far[at], answer.counts, answer.sources) for at, answer in receive(sent, "sampled neighbors")]
-        indptr, sources = self._merge([(near, indptr.diff(), sources), *answers], len(nodes))
+        seed = derive_seed(self._seed, self._hop)
+        sent = request(self.book, ids[absent], lambda part_ids: SampleRequest(seed, part_ids, fanout))
+        indptr, sources = self._sample_here(lists[local], fanout)
+        answers = [(absent[pos], answer.counts, answer.sources) for pos, answer in receive(sent, "sampled neighbors")]
+        indptr, sources = self._merge([(local, indptr.diff(), sources), *answers], len(nodes))
         return indptr.int(), sources
 
     def compact(self, sources: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,50 +174,50 @@ class NeighborSampler:
         position = self.scratch
         position[nodes.long()] = torch.arange(len(nodes), dtype=torch.int32)
         new = torch.unique(sources[torch.index_select(position, 0, sources) < 0])
-        every = torch.cat([nodes, new])
-        position[new.long()] = torch.arange(len(nodes), len(every), dtype=torch.int32)
+        all_nodes = torch.cat([nodes, new])
+        position[new.long()] = torch.arange(len(nodes), len(all_nodes), dtype=torch.int32)
         indices = torch.index_select(position, 0, sources)
-        position[every.long()] = -1
-        return every, indices
+        position[all_nodes.long()] = -1
+        return all_nodes, indices
 
     def _sample_here(self, lists: Tensor, fanout: int) -> Neighbors:
         begin, counts = self.indptr[lists], self.indptr[lists + 1] - self.indptr[lists]
         if fanout < 0:
             sources = torch.index_select(self.sources, 0, ranges(begin, counts))
         else:
-            wanted, counts = {"list": lists.to(self._graph.idtype)}, counts.clamp(max=fanout)
-            sampled: dgl.DGLGraph = dgl.sampling.sample_neighbors(self._graph, wanted, fanout, _dist_training=True)
+            seeds, counts = {"list": lists.to(self._graph.idtype)}, counts.clamp(max=fanout)
+            sampled: dgl.DGLGraph = dgl.sampling.sample_neighbors(self._graph, seeds, fanout, _dist_training=True)
             sources = sampled.edges()[0].to(self.dtype)  # DGL keeps the order of the lists
         return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
 
     def _most_used(self, sources: Tensor, rounds: int, budget: int) -> Lists:
         """Fetch lists of the remote nodes among some sources, the most used first, then of their remote neighbors."""
-        lists, done = [], torch.empty(0, dtype=torch.int64)
+        lists, fetched = [], torch.empty(0, dtype=torch.int64)
         for _ in range(rounds):
             outside = sources[(sources < self.own.start) | (sources >= self.own.stop)]
-            wanted, uses = torch.unique(outside, return_counts=True)
-            wanted = wanted[uses.argsort(descending=True, stable=True)].long()
-            wanted = wanted[~torch.isin(wanted, done)]
-            before, done = len(lists), torch.cat([done, wanted])
-            for ids in wanted.split(NODES_PER_REQUEST):
+            candidates, uses = torch.unique(outside, return_counts=True)
+            candidates = candidates[uses.argsort(descending=True, stable=True)].long()
+            candidates = candidates[~torch.isin(candidates, fetched)]
+            num_before, fetched = len(lists), torch.cat([fetched, candidates])
+            for ids in candidates.split(NODES_PER_REQUEST):
                 if budget <= 0:
                     return lists
-                sent = request(self.book, ids, lambda some: SampleRequest(0, some))
-                answers = [(at, one.counts, one.sources) for at, one in receive(sent, "neighbors of remote nodes")]
-                indptr, found = self._merge(answers, len(ids))
-                fits = int((indptr[1:] * found.element_size() <= budget).sum())
-                lists.append((ids[:fits], indptr.diff()[:fits], found[: int(indptr[fits])]))
-                budget = budget - lists[-1][2].nbytes if fits == len(ids) else 0
-            sources = torch.cat([sources[:0], *(found for _, _, found in lists[before:])])
+                sent = request(self.book, ids, lambda part_ids: SampleRequest(0, part_ids))
+                answers = [(at, item.counts, item.sources) for at, item in receive(sent, "neighbors of remote nodes")]
+                indptr, neighbors = self._merge(answers, len(ids))
+                num_fitting = int((indptr[1:] * neighbors.element_size() <= budget).sum())
+                lists.append((ids[:num_fitting], indptr.diff()[:num_fitting], neighbors[: int(indptr[num_fitting])]))
+                budget = budget - lists[-1][2].nbytes if num_fitting == len(ids) else 0
+            sources = torch.cat([sources[:0], *(neighbors for _, _, neighbors in lists[num_before:])])
         return lists
 
     def _merge(self, lists: Lists, n: int) -> tuple[Tensor, Tensor]:
         """Return the int64 index pointer and the sources of n nodes, whose lists are given by their places."""
         counts = torch.zeros(n, dtype=torch.int64)
-        for places, count, _ in lists:
-            counts[places] = count.long()
+        for positions, num_neighbors, _ in lists:
+            counts[positions] = num_neighbors.long()
         indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
         sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
-        for places, _, found in lists:
-            sources[ranges(indptr[places], counts[places])] = found.to(self.dtype)
+        for positions, _, neighbors in lists:
+            sources[ranges(indptr[positions], counts[positions])] = neighbors.to(self.dtype)
         return indptr, sources

@@ -18,11 +18,12 @@ class TaskEntry(NamedTuple):
     typed: bool = False  # several types of nodes. IDs and rows are then dictionaries by type
     features: bool = True  # ``feat`` of the nodes
     labels: bool = True
+    masks: bool = True  # of the training, validation and test nodes
 
 
 TASKS = {  # the first is the default
     "node": TaskEntry("node", "NodeTask"),
-    "link": TaskEntry("link", "LinkTask", labels=False),
+    "link": TaskEntry("link", "LinkTask", labels=False, masks=False),
     "embedding": TaskEntry("node", "EmbeddingTask", features=False),
     "hetero": TaskEntry("node", "HeteroTask", typed=True),
 }
@@ -42,10 +43,12 @@ def check_data(name: str, facts: Mapping[str, object]) -> None:
         f"a graph with {'several types' if task.typed else 'one type'} of nodes": task.typed == ("target" in facts),
         "node features": task.typed or not task.features or facts["num_features"],
         "labels": not task.labels or facts["num_classes"],
+        "train_mask, val_mask and test_mask": not task.masks or facts.get("masks", True),  # not in older manifests
     }
     if missing := [need for need, met in needs.items() if not met]:
-        remedy = "--task hetero takes several types, embedding needs no features, and link needs no labels."
-        raise InputError(f"{facts['name']}: --task {name} needs {' and '.join(missing)}", remedy)
+        text = f"{facts['name']}: --task {name} needs {' and '.join(missing)}"
+        remedy = "--task hetero takes several types, embedding needs no features, and link needs no labels or masks."
+        raise InputError(text, f"{remedy} A column split in nodes.csv makes masks, see docs/own-graph.md.")
 
 
 def get_task_class(name: str) -> "type[Task]":

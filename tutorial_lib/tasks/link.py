@@ -39,7 +39,7 @@ EdgeInputs = tuple[list[Block], Tensor, Tensor, Tensor, Tensor]  # blocks, rows,
 
 def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
     """Return a hash of each undirected pair and the seed as a uint64 array of shape (E,)."""
-    low, high = (ends.numpy().view(np.uint64) for ends in (torch.minimum(u, v), torch.maximum(u, v)))
+    low, high = (node_ids.numpy().view(np.uint64) for node_ids in (torch.minimum(u, v), torch.maximum(u, v)))
     start = np.uint64((2 * seed + 1) * int(GOLDEN) % 2**64)
     return mix(mix(low + start) ^ high * GOLDEN)
 
@@ -100,19 +100,19 @@ class EdgeLoader(Loader[TrainingGraph, EdgeBatch]):
     training: bool = False  # drop the edges of a batch from its blocks
 
     def sample(self, examples: Tensor, seed: int) -> EdgeBatch:
-        graph, n, new = self.source.graph, self.source.graph.num_nodes(), self.negatives
+        graph, n, negatives = self.source.graph, self.source.graph.num_nodes(), self.negatives
         src, dst = graph.find_edges(examples)
-        if not isinstance(new, Tensor):
-            new = torch.randint(n, (len(examples), new), generator=torch.Generator().manual_seed(seed))
-        seeds = nodes = torch.cat([src, dst, new.flatten()]).unique()
+        if not isinstance(negatives, Tensor):
+            negatives = torch.randint(n, (len(examples), negatives), generator=torch.Generator().manual_seed(seed))
+        seeds = nodes = torch.cat([src, dst, negatives.flatten()]).unique()
         drop = pair_keys(src, dst, n).unique() if self.training else None
         blocks = []
         for fanout in reversed(self.fanouts):
             blocks.insert(0, self.source.sample_block(nodes, fanout, drop))
             nodes = blocks[0].srcdata[dgl.NID]
-        ends = src, dst, new.expand(len(examples), -1).contiguous()
-        src, dst, new = (torch.searchsorted(seeds, some) for some in ends)
-        return EdgeBatch(nodes, seeds, blocks, edges=examples, src=src, dst=dst, negatives=new)
+        node_ids = src, dst, negatives.expand(len(examples), -1).contiguous()
+        src, dst, negatives = (torch.searchsorted(seeds, ids) for ids in node_ids)
+        return EdgeBatch(nodes, seeds, blocks, edges=examples, src=src, dst=dst, negatives=negatives)
 
 
 class LinkTask(Task[EdgeBatch, EdgeInputs]):
@@ -131,8 +131,8 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
         self.edges = shard.edges(self.view.side)
         self.split = {f"{side}_edges": len(ids) for side, ids in self.edges.items()}
         generator, count = np.random.Generator(np.random.PCG64([config.seed, 0x4E4547])), len(self.original)
-        drawn = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
-        self.negatives = torch.from_numpy(np.argsort(self.original)[drawn])
+        sampled = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
+        self.negatives = torch.from_numpy(np.argsort(self.original)[sampled])
         self.model = config.model(self.features.shape[1], config.hidden_size).to(self.placement.device)
         train, val, per_epoch = self.edges["train"], self.edges["val"], -(-self.epoch_edges // shard.world_size)
         steps = equal_steps(min(len(train), per_epoch), config.batch_size, "training edges")
@@ -164,13 +164,13 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
         shard, h, mrr, scores, ranks = self.shard, self.embed(), {}, {}, {}
         for side in ("val", "test"):
             batches = self.edges[side].split(self.config.eval_batch_size) if len(self.edges[side]) else ()
-            found = [edge_ranks(h, shard.graph.find_edges(ids), self.negatives) for ids in batches]
-            r = ranks[side] = torch.cat([torch.empty(0), *found])
+            rank_chunks = [edge_ranks(h, shard.graph.find_edges(ids), self.negatives) for ids in batches]
+            r = ranks[side] = torch.cat([torch.empty(0), *rank_chunks])
             total, hits, count = sum_over_ranks([float((1 / r.double()).sum()), float((r <= HITS_AT).sum()), len(r)])
             mrr[side], scores[f"{side}_hits@{HITS_AT}"] = accuracy(total, count), accuracy(hits, count)
         edges, values = gather_by_number(self.edges["test"], ranks["test"], shard.original_edges())
-        saved = {"embeddings": h, "original": self.original, "test_edges": {"edge": edges, "rank": values}}
-        return TrainResult(mrr["val"], mrr["test"], None, scores, self.score_name, **saved)
+        outputs = {"embeddings": h, "original": self.original, "test_edges": {"edge": edges, "rank": values}}
+        return TrainResult(mrr["val"], mrr["test"], None, scores, self.score_name, **outputs)
 
     def embed(self) -> Store:
         """Return exact embeddings of unit length, float32 of shape (N, D), that use all training edges."""
@@ -180,8 +180,8 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
     def _all_neighbors(self, _shard: Shard, x: Store, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Block, Tensor]]:
         for seeds in ids.split(size) if len(ids) else ():
             block = self.view.sample_block(seeds, FULL)
-            (placed,), rows = self.placement.to_device([block], x[block.srcdata[dgl.NID]])
-            yield seeds, placed, rows
+            (device_block,), rows = self.placement.to_device([block], x[block.srcdata[dgl.NID]])
+            yield seeds, device_block, rows
 
 
 def edge_ranks(h: Store, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Tensor:
@@ -193,5 +193,5 @@ def edge_ranks(h: Store, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Ten
     h_src = h[src]
     positive, negative = (h_src * h[dst]).sum(1, keepdim=True), h_src @ h[negatives].T
     allowed = (negatives != src[:, None]) & (negatives != dst[:, None])
-    better, equal = ((found & allowed).sum(1) for found in (negative > positive, negative == positive))
+    better, equal = ((comparison & allowed).sum(1) for comparison in (negative > positive, negative == positive))
     return 1 + better + 0.5 * equal

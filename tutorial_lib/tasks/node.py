@@ -63,7 +63,7 @@ class NodeTask(Task[Batch, NodeInputs]):
     def inputs(self, batch: Batch) -> NodeInputs:
         rows, labels = batch.inputs, batch.labels
         if rows is None or labels is None:
-            rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds].long()
+            rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds]
         if not isinstance(rows, FirstLayer):
             return self.placement.to_device(batch.blocks, rows, labels)
         blocks, own, mean, labels = self.placement.to_device(batch.blocks, rows.own, rows.mean, labels)
@@ -71,6 +71,7 @@ class NodeTask(Task[Batch, NodeInputs]):
 
     def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
+        labels = labels if labels.is_floating_point() else labels.long()  # torch raises an error for floats
         return F.cross_entropy(model(blocks, rows), labels), len(labels)
 
     def score(self, model: nn.Module, inputs: NodeInputs) -> tuple[int, int]:
@@ -108,7 +109,7 @@ class EmbeddingTask(NodeTask):
         # neighbors have nothing left to learn. Without gradients, the embedding records no rows for the optimizer.
         rows = self.embeddings["node"](batch.input_nodes)
         rows = rows * F.dropout(torch.ones(len(rows), 1), self.config.dropout, torch.is_grad_enabled())
-        blocks, labels = self.placement.to_device(batch.blocks, self.labels[batch.seeds].long())
+        blocks, labels = self.placement.to_device(batch.blocks, self.labels[batch.seeds])
         return blocks, rows.to(self.placement.device), labels
 
     def evaluate(self) -> TrainResult:
@@ -133,22 +134,22 @@ def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = N
         unset = dict.fromkeys(("_store", "_comm", "_partition", "_optm_state"))
         sizes = {"_num_embeddings": count, "_embedding_dim": width, "_rank": -1, "_world_size": 0}
         vars(embedding).update(_tensor=torch.empty(count, width), _name=name, _trace=[], **sizes, **unset)
-    own = shard.own(ntype)  # a rank writes its share of the rows of its machine
-    original = torch.from_numpy(shard.original_nodes(ntype)[own.numpy()])
+    own_ids = shard.own(ntype)  # a rank writes its share of the rows of its machine
+    original = torch.from_numpy(shard.original_nodes(ntype)[own_ids.numpy()])
     for chunk in (original // CHUNK).unique().tolist():
         positions = (original // CHUNK == chunk).nonzero().flatten()
         generator = torch.Generator().manual_seed(derive_seed(seed, chunk))
         rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
-        embedding.weight[own[positions]] = rows[original[positions] - chunk * CHUNK]
+        embedding.weight[own_ids[positions]] = rows[original[positions] - chunk * CHUNK]
     return embedding
 
 
 def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig) -> tuple[dict[str, Any], list[Any]]:
     """Return an embedding for each type of nodes and a list of one SparseAdam. Every rank calls this function."""
-    created, several = {}, len(shard.graph.canonical_etypes) > 1
+    created, typed = {}, len(shard.graph.canonical_etypes) > 1
     for ntype in types:
-        seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if several else config.seed
-        name = f"{NAME}-{ntype}-{config.seed}" if several else NAME
+        seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if typed else config.seed
+        name = f"{NAME}-{ntype}-{config.seed}" if typed else NAME
         created[ntype] = new_embedding(shard, ntype, config.embedding_size, seed, name)
     barrier()  # no rank reads a row before it has its initial value
     optimizers = dgl.distributed.optim if shard.distributed else dgl.optim
@@ -183,4 +184,4 @@ class HeteroTask(NodeTask):
             ids = batch.input_nodes[ntype]
             learnable = ntype in self.embeddings and len(ids)
             rows[ntype] = self.embeddings[ntype](ids) if learnable else read_rows(store, ids)
-        return batch.blocks, rows, self.labels[batch.seeds[self.shard.target]].long()
+        return batch.blocks, rows, self.labels[batch.seeds[self.shard.target]]

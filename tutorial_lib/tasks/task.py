@@ -53,8 +53,8 @@ class LocalShard:
 
     def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
         """Return the IDs of this process's share of the edges on each of ``SIDES``. ``side`` takes their two nodes."""
-        found = side(*self.graph.edges(order="eid"))
-        return {name: (found == number).nonzero().flatten() for number, name in enumerate(SIDES)}
+        sides = side(*self.graph.edges(order="eid"))
+        return {name: (sides == number).nonzero().flatten() for number, name in enumerate(SIDES)}
 
     def new_store(self, _depth: int, width: int, ntype: str) -> Tensor:
         """Return an uninitialized float32 store of shape (N, width). Every process calls this in the same order."""
@@ -84,8 +84,8 @@ class DistShard:
         return node_split(self.data[mask], self.book, ntype=self.target, force_even=True).long()
 
     def own(self, ntype: str) -> Tensor:
-        every = torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool)
-        return node_split(every, self.book, ntype=ntype, force_even=False).long()
+        all_nodes = torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool)
+        return node_split(all_nodes, self.book, ntype=ntype, force_even=False).long()
 
     def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
         # The first trainer of a machine marks the edges of its own part in one mask for each side, which needs no
@@ -94,9 +94,9 @@ class DistShard:
         masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SIDES]
         if self.rank % (self.world_size // book.num_partitions()) == 0:
             for ids in book.partid2eids(book.partid).split(EDGES):
-                found = side(*graph.find_edges(ids))
+                sides = side(*graph.find_edges(ids))
                 for number, mask in enumerate(masks):
-                    mask[ids] = (found == number).to(torch.uint8)
+                    mask[ids] = (sides == number).to(torch.uint8)
         barrier()
         return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SIDES)}
 
@@ -174,11 +174,11 @@ class Task(ABC, Generic[BatchType, Inputs]):
 def score_nodes(shard: Shard, outputs: Store, labels: Store, judge: Judge) -> tuple[float, float, Tensor]:
     """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
     nodes, scores = shard.own(shard.target), []
-    found = [judge(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS)]
-    predictions, correct = (torch.cat(parts) for parts in zip(*found, strict=True))
+    judged = [judge(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS)]
+    predictions, correct = (torch.cat(parts) for parts in zip(*judged, strict=True))
     for mask in ("val_mask", "test_mask"):
-        chosen = read_rows(shard.data[mask], nodes).bool()  # DGL returns masks as uint8, which would index, not select
-        scores.append(accuracy(*sum_over_ranks([float((correct & chosen).sum()), float(chosen.sum())])))
+        in_split = read_rows(shard.data[mask], nodes).bool()  # a uint8 mask, as DGL returns it, would index
+        scores.append(accuracy(*sum_over_ranks([float((correct & in_split).sum()), float(in_split.sum())])))
     ordered = gather_by_number(nodes, predictions, shard.original_nodes(shard.target))[1]
     return scores[0], scores[1], ordered
 
@@ -197,7 +197,7 @@ def layerwise_inference(
     and no barrier waits for it. ``last`` is applied to the output of the last layer.
     """
     x, y, typed, layers = features, dict[str, Store](), isinstance(features, Mapping), len(model.layers)
-    pulse = ProgressReporter(shard.emit, "evaluation")
+    report_progress = ProgressReporter(shard.emit, "evaluation")
     model.eval()
     for depth, width in enumerate(model.sizes[1:]):
         types = model.types[depth + 1] if typed else [shard.target]
@@ -209,7 +209,7 @@ def layerwise_inference(
                 h = model.layer(depth, block, rows)
                 ids, h = (ids[ntype], h[ntype]) if typed else (ids, h)
                 store[ids] = (last(h) if depth == layers - 1 else h).cpu()
-                pulse(number, -(-len(nodes) // batch_size), layer=depth, layers=layers)
+                report_progress(number, -(-len(nodes) // batch_size), layer=depth, layers=layers)
         barrier()
         x = y if typed else y[shard.target]
     return y[shard.target]

@@ -69,21 +69,21 @@ class CheckpointManager:
         """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
         if not self.resume:
             return TrainState()
-        first, stores = get_rank() == 0, self._stores(task)
+        is_root, stores = get_rank() == 0, self._stores(task)
 
         def read(path: Path) -> Manifest:
-            manifest = _agree(lambda: manifests.read_manifest(path) if first else None)
-            files = dict(manifest.files) if first else {}  # rank 0 checks all files that it can see
+            manifest = _agree(lambda: manifests.read_manifest(path) if is_root else None)
+            files = dict(manifest.files) if is_root else {}  # rank 0 checks all files that it can see
             if stores:
                 files[self.rows_file] = manifest.files.get(self.rows_file, FileRecord(0, "", self.machine))
             _agree(lambda: manifests.check_files(self.folder / manifest.folder, files, self.machine))
             return manifest
 
         folder, manifest, damaged = manifests.read_checkpoint(self.folder, read)
-        if damaged and first:  # otherwise the next save would replace the intact checkpoint
+        if damaged and is_root:  # otherwise the next save would replace the intact checkpoint
             manifests.publish_checkpoint(self.folder, manifest)
         names = ("model", "optimizer")
-        weights, tensors = broadcast([load_file(folder / f"{name}.safetensors") for name in names] if first else None)
+        weights, tensors = broadcast([load_file(folder / f"{name}.safetensors") for name in names] if is_root else None)
         model.load_state_dict(weights)
         states: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
@@ -106,23 +106,23 @@ class CheckpointManager:
         if not last and state.epoch % self.every:
             return
         folder = self.folder / (f"epoch-{state.epoch:04d}" + (f"-step-{state.step:06d}" if state.step else ""))
-        first, stores, files = get_rank() == 0, self._stores(task), {}
+        is_root, stores, files = get_rank() == 0, self._stores(task), {}
         barrier()  # no rank changes an embedding from here on
-        if first:
+        if is_root:
             states = optimizer.state_dict()["state"].items()
-            tensors = {f"{index}/{key}": value for index, of in states for key, value in of.items()}
+            tensors = {f"{index}/{key}": value for index, values in states for key, value in values.items()}
             for name, content in (("model.safetensors", model.state_dict()), ("optimizer.safetensors", tensors)):
                 files[name] = write_tensors(folder / name, content)
         if stores:
             files[self.rows_file] = write_tensors(folder / self.rows_file, stores, self.machine)
         ranks = gather((files, (state.loss_sum, state.examples)))
-        if first:
+        if is_root:
             written = {name: record for files, _ in ranks for name, record in files.items()}
             progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
             manifest = Manifest(folder.name, state.epochs, self.description, written, *progress)
             manifests.publish_checkpoint(self.folder, manifest)
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
-        keep = broadcast([each.folder for each in manifests.read_manifests(self.folder).values()] if first else None)
+        keep = broadcast([kept.folder for kept in manifests.read_manifests(self.folder).values()] if is_root else None)
         if self.first_of_machine:
             manifests.remove_checkpoints(self.folder, keep)
         self.emit("checkpoint", **state.position())
@@ -154,14 +154,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-        for written in (path, path.parent, path.parent.parent):
-            flush(written)
+        for changed in (path, path.parent, path.parent.parent):
+            flush(changed)
         return FileRecord(path.stat().st_size, sha256_of(path), machine)
     except (OSError, SafetensorError) as error:
         remove_checkpoint(path.parent)  # frees the space on a full disk
-        if (found := re.search(r"(?:Errno|os error|code:) (\d+)", str(error))) is None:  # as in "(os error 28)"
+        if (match := re.search(r"(?:Errno|os error|code:) (\d+)", str(error))) is None:  # as in "(os error 28)"
             raise
-        number = int(found[1])
+        number = int(match[1])
         raise OSError(number, f"cannot write the checkpoint: {os.strerror(number)}", str(path)) from None
 
 

@@ -59,9 +59,9 @@ def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[
     """Return on rank 0 the original IDs of all ranks in ascending order, and the value of each ID."""
     parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
     ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
-    found = torch.from_numpy(np.asarray(numbers[ids.numpy()], dtype=np.int64))
-    order = found.argsort()
-    return found[order], values[order]
+    original_ids = torch.from_numpy(np.asarray(numbers[ids.numpy()], dtype=np.int64))
+    order = original_ids.argsort()
+    return original_ids[order], values[order]
 
 
 def sum_over_ranks(values: Sequence[float]) -> list[float]:
@@ -77,12 +77,12 @@ def any_rank(flag: bool) -> bool:
     return sum_over_ranks([flag])[0] > 0
 
 
-def equal_steps(examples: int, batch_size: int, what: str = "training nodes") -> int:
+def equal_steps(examples: int, batch_size: int, noun: str = "training nodes") -> int:
     """Return the number of steps of an epoch on all ranks. Batches are larger only if a rank has too few examples."""
     counts = all_gather(examples)
     if 0 in counts:
-        text = f"rank {counts.index(0)} of {len(counts)} has no {what}, and every rank needs at least one for each step"
-        raise InputError(text, f"Use fewer machines or trainers, or a data set with more {what}.")
+        text = f"rank {counts.index(0)} of {len(counts)} has no {noun}, and every rank needs at least one for each step"
+        raise InputError(text, f"Use fewer machines or trainers, or a data set with more {noun}.")
     return min(-(-max(counts) // batch_size), min(counts))
 
 

@@ -87,8 +87,8 @@ class StepTimer:
 def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:
     """Return the bytes of rows (I, F) of nodes (I,), or of such tensors by type, from this and from other machines."""
     if isinstance(rows, Mapping):
-        each = [bytes_by_place(graph, nodes[name], rows[name], name) for name in rows]
-        return sum(local for local, _ in each), sum(remote for _, remote in each)
+        type_bytes = [bytes_by_place(graph, nodes[name], rows[name], name) for name in rows]
+        return sum(local for local, _ in type_bytes), sum(remote for _, remote in type_bytes)
     row_bytes, local = rows.element_size() * rows.shape[1], len(nodes)
     if hasattr(graph, "get_partition_book") and local:
         book = graph.get_partition_book()
@@ -99,23 +99,23 @@ def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tupl
 class ProgressReporter:
     """Emits at most one ``progress`` event per second, which shows that a long pass without steps is alive."""
 
-    def __init__(self, emit: Emit, what: str) -> None:
-        self.emit, self.what, self._next = emit, what, time.monotonic() + 1.0
+    def __init__(self, emit: Emit, activity: str) -> None:
+        self.emit, self.what, self._next = emit, activity, time.monotonic() + 1.0
 
-    def __call__(self, done: int, of: int, **more: object) -> None:
+    def __call__(self, num_done: int, total: int, **more: object) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + 1.0
-            self.emit("progress", what=self.what, batches=done, of=of, **more)
+            self.emit("progress", what=self.what, batches=num_done, of=total, **more)
 
 
 def phases_of(events: Iterable[JsonObject]) -> list[JsonObject]:
     """Return the means per epoch of each rank's ``step`` events. A step that a resumed run repeated counts once."""
     steps = {(e["rank"], e["epoch"], e["step"]): e for e in events if e.get("kind") == "step"}
-    found = []
+    summaries = []
     for rank in sorted({rank for rank, _, _ in steps}):
-        own = [event for key, event in steps.items() if key[0] == rank]
-        epochs = len({event["epoch"] for event in own})
-        mean = {key: sum(event[key] for event in own) / epochs for key in (*PHASES, "bytes_local", "bytes_remote")}
+        group = [event for key, event in steps.items() if key[0] == rank]
+        epochs = len({event["epoch"] for event in group})
+        mean = {key: sum(event[key] for event in group) / epochs for key in (*PHASES, "bytes_local", "bytes_remote")}
         seconds = {phase: mean.pop(phase) for phase in PHASES}
-        found.append({"rank": rank, "epochs": epochs, "steps": len(own), "seconds": seconds, **mean})
-    return found
+        summaries.append({"rank": rank, "epochs": epochs, "steps": len(group), "seconds": seconds, **mean})
+    return summaries

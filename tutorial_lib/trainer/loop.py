@@ -69,10 +69,10 @@ class Stopped(Exception):
 
 
 def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
-    value = derive_seed(seed, epoch, step, rank)
-    torch.manual_seed(value)
-    seed_dgl(value)
-    np.random.seed(value)
+    step_seed = derive_seed(seed, epoch, step, rank)
+    torch.manual_seed(step_seed)
+    seed_dgl(step_seed)
+    np.random.seed(step_seed)
 
 
 def seed_servers(seed: int, epoch: int) -> None:
@@ -109,20 +109,20 @@ def train_epoch(
         inputs = task.inputs(batch)
         timer.lap("pull")
         loss, examples = task.loss(model, inputs)
-        value = check_finite(loss.item(), epoch, step)
+        loss_value = check_finite(loss.item(), epoch, step)
         timer.lap("forward")
-        for each in optimizers:
-            each.zero_grad()
+        for optim in optimizers:
+            optim.zero_grad()
         loss.backward()
         timer.lap("backward")
-        for each in optimizers:
-            each.step()
+        for optim in optimizers:
+            optim.step()
         timer.lap("update")
         state.step, state.examples = step + 1, state.examples + examples
-        state.loss_sum += value * examples
+        state.loss_sum += loss_value * examples
         local, remote = task.traffic(batch, inputs)
         fields = {**timer.fields, "bytes_local": local, "bytes_remote": remote}
-        emit("step", epoch=epoch, step=step, steps=steps, loss=value, **fields)
+        emit("step", epoch=epoch, step=step, steps=steps, loss=loss_value, **fields)
         timer = StepTimer()
         if step % STOP_STEPS == STOP_STEPS - 1 and step < steps - 1 and any_rank(stop()):
             return True
@@ -142,8 +142,8 @@ def fit(
     """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.
-    plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    state = saver.load_latest(plain, optimizer, task) if saver else TrainState()
+    unwrapped_model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    state = saver.load_latest(unwrapped_model, optimizer, task) if saver else TrainState()
     stop = saver.stop if saver else lambda: False
     while state.epoch < config.epochs:
         seed_servers(config.seed, state.epoch)
@@ -153,16 +153,16 @@ def fit(
         if not stopped:
             total, examples = sum_over_ranks([state.loss_sum, state.examples])
             with span(emit, "validation", epoch=epoch):
-                found = task.validate(plain, ProgressReporter(emit, "validation"), epoch=epoch)
-            accuracy = found if task.score_name == "accuracy" else None
-            result = EpochResult(epoch, total / examples, state.seconds, found, accuracy)
+                score = task.validate(unwrapped_model, ProgressReporter(emit, "validation"), epoch=epoch)
+            accuracy = score if task.score_name == "accuracy" else None
+            result = EpochResult(epoch, total / examples, state.seconds, score, accuracy)
             state = TrainState([*state.epochs, result])
             if get_rank() == 0:
                 emit("epoch", score=task.score_name, **asdict(result))
             stopped = any_rank(stop())  # an epoch may have fewer than five steps
         if saver:
             with span(emit, "checkpoint", epoch=epoch):
-                saver.save(state, plain, optimizer, task, last=stopped or state.epoch == config.epochs)
+                saver.save(state, unwrapped_model, optimizer, task, last=stopped or state.epoch == config.epochs)
             if stopped:
                 saver.emit("stopped", **state.position())
                 raise Stopped

@@ -100,21 +100,21 @@ def read_checkpoint(folder: Path, read: Callable[[Path], Manifest] | None = None
     raise InputError("; previous checkpoint: ".join(problems), NEW_RUN)
 
 
-def check_same_settings(saved: Mapping[str, object], settings: Mapping[str, object], where: Path) -> None:
+def check_same_settings(saved: Mapping[str, object], settings: Mapping[str, object], folder: Path) -> None:
     """Raise an InputError that lists all settings but ``epochs`` that differ between a checkpoint and this run."""
     keys = [key for key in {**saved, **settings} if key != "epochs" and saved.get(key) != settings.get(key)]
     if keys:
         text = "; ".join(f"{key} {saved.get(key)} in the checkpoint, {settings.get(key)} now" for key in keys)
         remedy = "Omit these options, because --resume repeats the options of the run, or use another --out."
-        raise InputError(f"the checkpoint in {where} belongs to a run with other settings: {text}", remedy)
+        raise InputError(f"the checkpoint in {folder} belongs to a run with other settings: {text}", remedy)
 
 
 def publish_checkpoint(folder: Path, manifest: Manifest) -> None:
     """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the one before."""
     newest = read_manifests(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
     before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
-    for name, each in {**before, NEWEST: manifest}.items():
-        write_json(folder / name, asdict(each))
+    for name, content in {**before, NEWEST: manifest}.items():
+        write_json(folder / name, asdict(content))
         flush(folder)
 
 
@@ -128,11 +128,11 @@ def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifests(folder: Path) -> dict[str, Manifest]:
-    found = {}
+    manifests = {}
     for name in (NEWEST, BEFORE):
         with contextlib.suppress(InputError):
-            found[name] = read_manifest(folder / name)
-    return found
+            manifests[name] = read_manifest(folder / name)
+    return manifests
 
 
 def remove_checkpoints(folder: Path, keep: Container[str] | None = None) -> None:

@@ -20,22 +20,22 @@ from tutorial_lib.models.graphsage import Block, CscBlock
 from tutorial_lib.trainer.comm import all_gather, alone, get_rank
 
 
-def assign_gpus(wanted: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
+def assign_gpus(requested: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
     """Return the number of each rank's GPU (None is the CPU), the backend of the gradients, and the reason.
 
     ``ranks`` have the computer of each rank and its number of GPUs. Ranks that share a GPU cannot use NCCL.
     """
-    names = [name for name, _ in ranks]
-    without = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)
-    if wanted not in ("auto", "cuda") or (wanted == "cuda" and without):
-        problem = f", but the computer of rank {without} has no GPU that torch can use" if without else ""
+    hosts = [host for host, _ in ranks]
+    no_gpu = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)
+    if requested not in ("auto", "cuda") or (requested == "cuda" and no_gpu):
+        problem = f", but the computer of rank {no_gpu} has no GPU that torch can use" if no_gpu else ""
         remedy = "Use --device cpu, cuda or auto (GPUs if each rank has one)."
-        raise InputError(f"--device {wanted}{problem}", remedy)
-    short = [f"{gpus} GPU(s) for {names.count(name)} ranks" for name, gpus in ranks if gpus < names.count(name)]
-    if short and wanted == "auto":
-        return [None] * len(ranks), "gloo", short[0]
-    gpus = [names[:rank].count(name) % gpus for rank, (name, gpus) in enumerate(ranks)]
-    return (gpus, "gloo", f"{short[0]}: they share") if short else (gpus, "nccl", "each rank has its GPU")
+        raise InputError(f"--device {requested}{problem}", remedy)
+    shortages = [f"{gpus} GPU(s) for {hosts.count(host)} ranks" for host, gpus in ranks if gpus < hosts.count(host)]
+    if shortages and requested == "auto":
+        return [None] * len(ranks), "gloo", shortages[0]
+    gpus = [hosts[:rank].count(host) % gpus for rank, (host, gpus) in enumerate(ranks)]
+    return (gpus, "gloo", f"{shortages[0]}: they share") if shortages else (gpus, "nccl", "each rank has its GPU")
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Placement:
 CPU = Placement()
 
 
-def choose_device(wanted: str) -> Placement:
+def choose_device(requested: str) -> Placement:
     """Return the device of this rank. All ranks of the process group, if there is one, call this."""
-    if wanted == "cpu":
+    if requested == "cpu":
         return Placement(backend="none" if alone() else "gloo")
     computer = Path("/proc/sys/kernel/random/boot_id").read_text()  # equal on emulated machines and in containers
-    gpus, backend, reason = assign_gpus(wanted, all_gather((computer, torch.cuda.device_count())))
+    gpus, backend, reason = assign_gpus(requested, all_gather((computer, torch.cuda.device_count())))
     gpu, backend = gpus[get_rank()], "none" if alone() else backend
     if gpu is None:
         return Placement(backend=backend, reason=reason)

@@ -55,11 +55,11 @@ def open_session(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     events = EventWriter()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    limit = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
+    timeout = timedelta(seconds=float(os.environ.get("TUTORIAL_COLLECTIVE_SECONDS", 600)))
     with span(events.emit, "joining"):
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to all servers, so it must come first
-        store = connect_store(rank, world_size, limit)
-        dist.init_process_group("gloo", timeout=limit, store=store, rank=rank, world_size=world_size)
+        store = connect_store(rank, world_size, timeout)
+        dist.init_process_group("gloo", timeout=timeout, store=store, rank=rank, world_size=world_size)
         own_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
         torch.manual_seed(own_seed)
         dgl.seed(own_seed)
@@ -67,16 +67,16 @@ def open_session(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     events.emit("joined", machine=os.environ.get("TUTORIAL_MACHINE", "machine-0"))
     try:
         yield Session(graph, rank, world_size, events)
-    except SystemExit as end:
-        if end.code not in (0, None):
-            sys.exit(end.code)  # calls the hook, which other exits bypass
+    except SystemExit as system_exit:
+        if system_exit.code not in (0, None):
+            sys.exit(system_exit.code)  # calls the hook, which other exits bypass
     dist.barrier()
     leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     dgl.distributed.exit_client()  # after a barrier: client 0 tells the servers to end
 
 
-def connect_store(rank: int, world_size: int, limit: timedelta) -> dist.TCPStore:
+def connect_store(rank: int, world_size: int, timeout: timedelta) -> dist.TCPStore:
     """Return the store in which the ranks meet. torch would listen on all interfaces, so rank 0 makes the socket."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0:
@@ -84,10 +84,10 @@ def connect_store(rank: int, world_size: int, limit: timedelta) -> dist.TCPStore
             for options in ({}, {"use_libuv": False}):  # torch 2.4 to 2.7 accept the socket only with the second
                 with contextlib.suppress(TypeError, NotImplementedError, RuntimeError):
                     fd = os.dup(listener.fileno())
-                    more = {"wait_for_workers": False, "master_listen_fd": fd, **options}
-                    return dist.TCPStore(address, port, world_size, True, limit, **more)
+                    arguments = {"wait_for_workers": False, "master_listen_fd": fd, **options}
+                    return dist.TCPStore(address, port, world_size, True, timeout, **arguments)
         print("this torch cannot bind its store to one address, so the store listens on all interfaces", flush=True)
-    return dist.TCPStore(address, port, world_size, rank == 0, limit, wait_for_workers=False)
+    return dist.TCPStore(address, port, world_size, rank == 0, timeout, wait_for_workers=False)
 
 
 def leave_process_group() -> None:
