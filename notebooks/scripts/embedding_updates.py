@@ -11,7 +11,7 @@ def uniform(shape, dtype):
     """Return first rows of this shape and dtype, uniform between -b and b for ``b = 1 / sqrt(width)``.
 
     A server runs this function for the rows of its part. Sample from a new ``torch.Generator`` whose seed is the
-    environment variable ``DGL_SERVER_ID`` (0 without it), so that servers create different rows, and each run the same.
+    environment variable ``DGL_SERVER_ID`` (0 without it). Servers then create different rows, and all runs the same.
 
     Args:
         shape: tuple or list (rows, width).
@@ -58,7 +58,7 @@ def adagrad_step(weight, memory, ids, grads, lr, eps=1e-10):
 def collect_trace(emb):
     """Return the IDs (k,) and gradients (k, width) of all reads since the last step, and remove the reads.
 
-    If no read has a gradient, k is 0 and the tensors have the same dtypes, int64 and float32.
+    If no read has a gradient, k is 0, the width is ``emb.embedding_dim``, and the dtypes remain int64 and float32.
 
     Args:
         emb: DistEmbedding. ``emb._trace`` has a pair (ids, rows) for each call ``emb(ids)``, and ``rows.grad`` is None

@@ -50,7 +50,7 @@ class Recorded(DistTensor):
 
 
 def test_adagrad_equals_torch(tiny):
-    """Each step equals torch.optim.Adagrad. Memory keeps the sums of squares, without the root."""
+    """Sum the gradients of a repeated row first. Memory keeps the sums of squares, without the root."""
     weight, memory = (Recorded((6, 2), torch.float32, name=name) for name in ("weight", "memory"))
     table = torch.nn.Parameter(torch.zeros(6, 2))
     optimizer = torch.optim.Adagrad([table], lr=0.5)
@@ -82,7 +82,7 @@ def exchanged(rank, _size):
 
 
 def test_exchange():
-    """Select the rows for which ID % world_size is the rank, from all ranks. The last rank has no reads."""
+    """Select the rows for which ID % world_size is the rank, from all ranks. A rank without reads takes part."""
     got = fork(exchanged, 3, backend="gloo", threads=1, timeout=30)
     expected = [[(0, [0, 1]), (0, [0, 2]), (3, [3, 1]), (3, [3, 1])], [(1, [1, 2])], [(2, [2, 2])]]
     assert got == expected
