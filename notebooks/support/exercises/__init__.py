@@ -110,14 +110,13 @@ class Rows:
 
     Attributes:
         values: all rows.
-        reads, writes: the IDs of each read and of each write.
+        reads: the IDs of each read.
     """
 
     def __init__(self, values: Tensor) -> None:
         self.values = values.clone()
         self.shape, self.dtype = tuple(values.shape), values.dtype
         self.reads: list[list[int]] = []
-        self.writes: list[list[int]] = []
 
     def __len__(self) -> int:
         return len(self.values)
@@ -126,11 +125,6 @@ class Rows:
         ids = self._ids(ids)
         self.reads.append(ids.tolist())
         return self.values[ids]
-
-    def __setitem__(self, ids: Any, rows: Any) -> None:
-        ids = self._ids(ids)
-        self.writes.append(ids.tolist())
-        self.values[ids] = rows
 
     def _ids(self, ids: Any) -> Tensor:
         if not isinstance(ids, slice):

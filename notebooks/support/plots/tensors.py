@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
 from support.plots.pieces import VERMILION, arrow, box, frame, write
-from support.plots.style import bars, canvas, cells, curves, drawing, figure
+from support.plots.style import bars, canvas, curves, drawing, figure
 
 
 def names_and_rows() -> Figure:
@@ -68,16 +67,16 @@ def _ladder(ax: Axes, title: str, steps: Sequence[str]) -> None:
 
 
 def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figure:
-    """Draw an embedding before and after a step, and the difference.
+    """Draw an embedding before and after some steps, and the difference.
 
     Args:
         before, after: float32 arrays of shape (rows, width), with a few dozen rows.
-        touched: rows of the batch, which are marked with an arrow.
+        touched: rows of the batches, which are marked with an arrow.
     """
     fig, axes = figure(10, 4.8, 1, 3)
     change = after - before
     limit = float(torch.cat([before, after]).abs().max())
-    tables = [(before, "before the step", limit), (after, "after the step", limit)]
+    tables = [(before, "before the steps", limit), (after, "after the steps", limit)]
     tables.append((change, "after minus before", float(change.abs().max())))
     for ax, (table, title, top) in zip(axes, tables, strict=True):
         image = ax.imshow(table, cmap="PuOr", vmin=-top, vmax=top, aspect="auto", interpolation="nearest")
@@ -87,7 +86,7 @@ def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figur
         for row in touched:
             ends = (before.shape[1] - 0.4, row), (before.shape[1] + 0.6, row)
             ax.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": INK}, annotation_clip=False)
-    axes[0].set_ylabel("row (node); an arrow marks what the batch asked for")
+    axes[0].set_ylabel("row (node), an arrow marks the rows of the batches")
     return fig
 
 
@@ -112,25 +111,6 @@ def two_optimizers() -> Figure:
     write(ax, 10.3, 2.2, "new values", ha="left")
     ax.text(4.05, 3.62, "rows", ha="center")
     ax.text(8.1, 3.62, "x", ha="center")
-    return fig
-
-
-def moved_rows(asked: Tensor, dense: Tensor, sparse: Tensor) -> Figure:
-    """Draw the requested and the changed rows of each step, for two optimizers.
-
-    Args:
-        asked, dense, sparse: boolean arrays of shape (steps, rows).
-    """
-    fig, axes = figure(10, 2.5, 1, 3)
-    tables = [("asked for by the batch", asked, GRAY), ("moved by torch Adam, dense", dense, VERMILION)]
-    tables.append(("moved by SparseAdam", sparse, BLUE))
-    for ax, (title, table, color) in zip(axes, tables, strict=True):
-        ax.imshow(table, cmap=ListedColormap(["white", color]), vmin=0, vmax=1, aspect="auto")
-        ax.set_title(f"{title}: {int(table.sum())}", fontsize=11)
-        steps, rows = table.shape
-        ax.set(xticks=range(0, rows, 2), yticks=range(steps), yticklabels=[f"step {k}" for k in range(steps)])
-        ax.set_xlabel("row")
-        cells(ax, rows, steps)
     return fig
 
 
