@@ -78,34 +78,31 @@ def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -
 
 
 def backward(steps: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
-    """Draw measured backward passes with the times of each layer and of each bucket's communication.
+    """Draw measured backward passes with the times of each gradient and of each all-reduce.
 
     Args:
-        steps: name -> events with seconds, "begin", "gradient", "starts", "done" or "end", and the parameters.
+        steps: name -> events with seconds, "begin", "gradient", "starts", "done" or "end", and the layer or all-reduce.
     """
-    fig, axes = figure(9.5, 4.2, len(steps), 1, sharex=True, height_ratios=[2, 5])
+    fig, axes = figure(9.5, 4.8, len(steps), 1, sharex=True)
     longest = max(events[-1][0] for events in steps.values()) * 1e3
     for ax, (name, events) in zip(axes, steps.items(), strict=True):
-        begin, end = 0.0, events[-1][0] * 1e3
+        begin = 0.0
         for seconds, what, of in events:
             if what == "gradient":
                 now = seconds * 1e3
                 ax.barh(0, now - begin, left=begin, height=0.6, color=SKY, edgecolor=BLUE)
-                write(ax, (begin + now) / 2, 0, of.split(".")[0], fontsize=9)
+                write(ax, (begin + now) / 2, 0, of, fontsize=9)
                 begin = now
-        buckets = [(seconds * 1e3, of) for seconds, what, of in events if what == "starts"]
-        names = ["compute the gradient of layer"]
-        for row, (start, of) in enumerate(buckets, start=1):
+        starts = [(seconds * 1e3, of) for seconds, what, of in events if what == "starts"]
+        for row, (start, of) in enumerate(starts, start=1):
             stop = next(seconds for seconds, what, other in events if what == "done" and other == of) * 1e3
             ax.barh(row, stop - start, left=start, height=0.6, color=MINT, edgecolor=GREEN)
-            layers = " ".join(sorted((part.split(".")[0] for part in of.split()), reverse=True))
-            names.append(f"all_reduce of layer{'s' if ' ' in layers else ''} {layers}")
-        ax.set_yticks(range(len(names)), names)
+        ax.set_yticks(range(len(starts) + 1), ["gradient of layer", *(f"all_reduce {of}" for _, of in starts)])
         ax.invert_yaxis()
-        ax.axvline(end, color=INK, lw=1, ls=":")
+        ax.axvline(events[-1][0] * 1e3, color=INK, lw=1, ls=":")
         ax.set_xlim(0, longest * 1.02)
         ax.set_title(name, loc="left")
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
-    axes[-1].set_xlabel("milliseconds since backward() was called; at the dotted line it returns")
+    axes[-1].set_xlabel("milliseconds since backward() was called; at the dotted line, all gradients are averaged")
     return fig
