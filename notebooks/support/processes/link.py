@@ -1,10 +1,18 @@
-"""The network traffic of this process: its bytes, and a limit of its rate. Linux counts and limits each connection."""
+"""The network traffic of this process: its bytes, a limit of its rate, and the times of its all-reduces.
+
+Linux counts the bytes of each connection and limits its rate, also for an ordinary user.
+"""
 
 import contextlib
+import itertools
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
 
 BYTES_SENT = 200  # offset of tcpi_bytes_sent in the struct tcp_info of Linux
 SO_MAX_PACING_RATE = 47  # of Linux. Python does not define it
@@ -20,6 +28,25 @@ def limit_rate(mbit: float) -> None:
     """Let each open TCP connection of this process send at most ``mbit`` Mbit/s, as on a slow network."""
     for connection in _connections():
         connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(mbit * 1e6 / 8))
+
+
+def note_all_reduces(events: list[tuple[float, str, str]]) -> None:
+    """Let ``dist.all_reduce`` append (seconds, "starts" or "done", number) to ``events``, in this process."""
+    all_reduce: Any = dist.all_reduce
+    numbers = itertools.count()
+
+    def noted(*args: Any, **options: Any) -> Any:
+        number = str(next(numbers))
+        events.append((time.perf_counter(), "starts", number))
+        work = all_reduce(*args, **options)
+        future = work.get_future() if work else None
+        if future:
+            future.add_done_callback(lambda _: events.append((time.perf_counter(), "done", number)))
+        else:
+            events.append((time.perf_counter(), "done", number))
+        return work
+
+    dist.all_reduce = noted
 
 
 def _connections() -> Iterator[socket.socket]:
