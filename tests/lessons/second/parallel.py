@@ -1,23 +1,18 @@
 """A second solution of the holes in ``parallel.py``."""
 
-import itertools
-
 import torch
 import torch.distributed as dist
 from torch import nn
 
 
 def broadcast_model(model):
-    with torch.no_grad():
-        for tensor in itertools.chain(model.parameters(), model.buffers()):
-            dist.broadcast(tensor.data, 0)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.data, 0)
 
 
 def average_gradients(model):
-    found = [p.grad for p in model.parameters() if p.grad is not None]
-    works = [dist.all_reduce(gradient.div_(dist.get_world_size()), async_op=True) for gradient in found]
-    for work in works:
-        work.wait()
+    for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
+        dist.all_reduce(gradient.div_(dist.get_world_size()), async_op=True).wait()
 
 
 def share_of(batch, rank, world_size):
@@ -25,8 +20,7 @@ def share_of(batch, rank, world_size):
 
 
 def share_loss(scores, labels, batch_size, world_size):
-    criterion = nn.CrossEntropyLoss(reduction="none")
-    return criterion(scores, labels).sum() / (batch_size / world_size)
+    return nn.CrossEntropyLoss(reduction="none")(scores, labels).sum() / (batch_size / world_size)
 
 
 def train_step(model, optimizer, x, y, batch, average):
@@ -37,21 +31,18 @@ def train_step(model, optimizer, x, y, batch, average):
     loss.backward()
     average()
     optimizer.step()
-    losses = [torch.zeros(()) for _ in range(dist.get_world_size())]
-    dist.all_gather(losses, loss.detach())
-    return float(torch.stack(losses).mean())
+    losses = [0.0] * dist.get_world_size()
+    dist.all_gather_object(losses, loss.item())
+    return sum(losses) / len(losses)
 
 
 def make_buckets(parameters, limit):
     found = []
-    for parameter in list(parameters)[::-1]:
-        if not parameter.requires_grad:
-            continue
+    for parameter in filter(lambda p: p.requires_grad, list(parameters)[::-1]):
         size = sum(p.numel() for p in found[-1]) if found else 0
-        if found and (size + parameter.numel()) * parameter.element_size() <= limit:
-            found[-1].append(parameter)
-        else:
-            found.append([parameter])
+        if not found or (size + parameter.numel()) * parameter.element_size() > limit:
+            found.append([])
+        found[-1].append(parameter)
     return found
 
 
@@ -69,18 +60,15 @@ class BucketAverage:
             if parameter.grad is not None:
                 flat[position : position + parameter.numel()] = parameter.grad.reshape(-1)
             position += parameter.numel()
-        work = dist.all_reduce(flat, async_op=True)
-        self.running.append((flat, work))
+        self.running.append((flat, dist.all_reduce(flat, async_op=True)))
 
     def finish(self):
         while len(self.running) < len(self.buckets):
             self.start(self.buckets[len(self.running)])
         for index, (flat, work) in enumerate(self.running):
             work.wait()
-            position = 0
             for parameter in self.buckets[index]:
-                end = position + parameter.numel()
-                parameter.grad = flat[position:end].reshape(parameter.shape).clone() / dist.get_world_size()
-                position = end
+                parameter.grad = flat[: parameter.numel()].reshape(parameter.shape) / dist.get_world_size()
+                flat = flat[parameter.numel() :]
         self.done.clear()
         self.running.clear()
