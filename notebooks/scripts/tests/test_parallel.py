@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo  # the first optimizer imports this module for seconds, here once and not in each rank
 import torch.nn.functional as F
 from torch import nn
 
@@ -14,7 +15,7 @@ BATCHES = [torch.tensor([4, 2, 0, 1]), torch.tensor([3, 4])]  # with three ranks
 
 
 def on_ranks(function, ranks=2):
-    return fork(function, ranks, backend="gloo", threads=1, timeout=30)
+    return fork(function, ranks, backend="gloo", threads=1, timeout=60)
 
 
 def new_model():
