@@ -23,7 +23,7 @@ def average_gradients(model):
 
 
 def share_of(batch, rank, world_size):
-    """Return the IDs of this rank, some of the int64 tensor ``batch`` (n,), which is the same on all ranks.
+    """Return the share of this rank, an int64 tensor with some of the IDs in ``batch``, an int64 tensor (n,).
 
     Each ID is in one share, and the sizes differ by at most one. A share is empty if n is less than ``world_size``.
     """
@@ -33,7 +33,8 @@ def share_of(batch, rank, world_size):
 def share_loss(scores, labels, batch_size, world_size):
     """Return the loss of a share, so that the plain mean over all ranks is the mean cross-entropy of the batch.
 
-    The share may be empty. Then its loss is 0, and ``backward()`` must still compute gradients (zeros).
+    ``scores`` (k, classes) and ``labels`` (k,) belong to the share, and ``batch_size`` counts the whole batch. A share
+    may be empty. Then its loss is 0, and ``backward()`` must still compute gradients (zeros).
     """
     total = F.cross_entropy(scores, labels, reduction="sum")
     return total * world_size / batch_size
@@ -101,7 +102,7 @@ class BucketAverage:
     def start(self, bucket):
         """Copy the gradients of a bucket into one flat tensor, start its sum over all ranks, and do not wait.
 
-        Append the tensor and the work that ``dist.all_reduce(..., async_op=True)`` returns to ``running``. If a
+        Append the pair (tensor, work) to ``running``. ``dist.all_reduce(..., async_op=True)`` returns the work. If a
         parameter has no gradient on this rank, use zeros.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
@@ -111,8 +112,8 @@ class BucketAverage:
     def finish(self):
         """Replace all gradients by their means over all ranks. Call this function after ``backward()``.
 
-        Start the remaining buckets, wait for each work (``work.wait()``), and copy the means back into ``grad``. Then
-        empty ``done`` and ``running`` for the next step.
+        Start the remaining buckets, wait for each work (``work.wait()``), and set ``grad`` of each parameter to its
+        mean, even if it was None on this rank. Then empty ``done`` and ``running`` for the next step.
         """
         for bucket in self.buckets[len(self.running) :]:
             self.start(bucket)

@@ -37,13 +37,10 @@ def note_all_reduces(events: list[tuple[float, str, str]]) -> None:
 
     def noted(*args: Any, **options: Any) -> Any:
         number = str(next(numbers))
+        done = lambda *_: events.append((time.perf_counter(), "done", number))  # noqa: E731
         events.append((time.perf_counter(), "starts", number))
         work = all_reduce(*args, **options)
-        future = work.get_future() if work else None
-        if future:
-            future.add_done_callback(lambda _: events.append((time.perf_counter(), "done", number)))
-        else:
-            events.append((time.perf_counter(), "done", number))
+        work.get_future().add_done_callback(done) if work else done()
         return work
 
     dist.all_reduce = noted
