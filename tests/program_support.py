@@ -35,19 +35,12 @@ def scripts_in(folder: Path) -> Path:
     return scripts
 
 
-def run(
-    scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False, torchrun: bool = False
-) -> Path:
-    """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks as a single process.
-
-    With ``torchrun`` as a learner starts it. Else the ranks are forked, which takes a third of the time.
-    """
+def run(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
+    """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks as a single process."""
     path = scripts / name
     path.write_text(source)
     launcher = [str(RANKS), str(ranks)] if ranks else []
-    if ranks and torchrun:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(scripts / "out")}
-    command = [sys.executable, *launcher, str(path), *words]  # torchrun leaves an empty folder in TMPDIR
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, *launcher, str(path), *words]
     subprocess.run(command, env=environment, capture_output=True, timeout=200, check=check)
     return path

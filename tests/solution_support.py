@@ -98,8 +98,8 @@ def solutions(lesson: str) -> SimpleNamespace:
     return SimpleNamespace(**names)
 
 
-def lesson_source(lesson: str, *names: str) -> str:
-    """The source of these functions, classes and constants of a lesson's cells, below the imports that they need."""
+def lesson_code(lesson: str, *names: str) -> SimpleNamespace:
+    """These functions, classes and constants of a lesson's cells, with the imports that they need; no more is run."""
     code = _code_of(NOTEBOOKS, lesson)
     kept = [node for node in code if _name(node) in names]
     missing = set(names) - {_name(node) for node in kept}
@@ -107,11 +107,6 @@ def lesson_source(lesson: str, *names: str) -> str:
     used = {node.id for part in kept for node in ast.walk(part) if isinstance(node, ast.Name)}
     imports = [node for node in code if isinstance(node, IMPORTS)]
     needed = [node for node in imports if used & {(name.asname or name.name).split(".")[0] for name in node.names}]
-    return ast.unparse(ast.Module([*needed, *kept], []))
-
-
-def lesson_code(lesson: str, *names: str) -> SimpleNamespace:
-    """Those functions, classes and constants; nothing else of the lesson is run."""
     found: dict[str, object] = {}
-    exec(compile(lesson_source(lesson, *names), f"lesson {lesson}", "exec"), found)
+    exec(compile(ast.unparse(ast.Module([*needed, *kept], [])), f"lesson {lesson}", "exec"), found)
     return SimpleNamespace(**found)

@@ -1,88 +1,45 @@
-"""Checkers of lesson 5, data parallel by hand. Two of them read the results of a program on three ranks."""
+"""Checker of lesson 5: DDP on real ranks calls the learner's communication hook."""
 
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from support.exercises import exercise, expect, expect_type, plain
-from support.exercises.programs import results
-
-RANKS = 3
-
-
-def one_process() -> Tensor:
-    """Return the weights after the five steps of the lesson's task in one process."""
-    from scripts.ddp_task import batches, new_model, points
-
-    x, y = points()
-    model = new_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for batch in batches():
-        optimizer.zero_grad()
-        F.cross_entropy(model(x[batch]), y[batch]).backward()
-        optimizer.step()
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
+from support.exercises import exercise, expect, expect_type
+from support.processes import bytes_sent, fork
 
 
-def _check_weights(program: str, hint: str) -> None:
-    files = results(program, f"{Path(program).stem}-*.pt")
-    expect("ranks that have written their weights", len(files), RANKS, f"start {RANKS} ranks")
-    with torch.random.fork_rng(devices=[]):
-        expected = one_process()
-    for rank, file in enumerate(files):
-        gap = (torch.load(file)["weights"] - expected).abs().max().item()
-        expect(f"rank {rank}: largest difference of a weight from one process", round(gap, 5), 0.0, hint)
+def outcome(hook: Callable[..., Any], gradients: list[float], size: int) -> list[tuple[float, int]]:
+    """Return the mean gradient and the bytes sent on each rank, if rank k has the k-th gradient before the hook."""
+
+    def checked(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future = hook(state, bucket)
+        expect_type("type of the result", future, "Future", "return work.get_future().then(...)")  # DDP would crash
+        return future
+
+    def run(rank: int, _size: int) -> tuple[float, int]:
+        model = DistributedDataParallel(nn.Linear(size, 1, bias=False))
+        model.register_comm_hook(None, checked)
+        loss = model(torch.full((1, size), gradients[rank])).sum()
+        before = bytes_sent()
+        loss.backward()
+        dist.barrier()  # all bytes have been sent
+        return model.module.weight.grad.mean().item(), bytes_sent() - before
+
+    return fork(run, len(gradients), backend="gloo", threads=1, timeout=60, echo=False)
 
 
 @exercise(1)
-def check_average_gradients(program: str) -> None:
-    """Exercise 1: the ``average_gradients`` of a program is right for uneven shares."""
-    _check_weights(program, "multiply by `examples` before the sum, and divide by the examples of all ranks after it")
-
-
-@exercise(3)
-def check_hook(program: str) -> None:
-    """Exercise 3: a program uses a communication hook that adds gradients."""
-    _check_weights(program, "the loss has been divided already: all_reduce bucket.buffer(), and divide by nothing")
-
-
-# IDs, ranks
-SPLITS = ((8, 2), (10, 4), (7, 3), (2, 3), (1, 4))
-
-
-@exercise(2)
-def check_share_of(share_of: Callable[[Tensor, int, int, bool], tuple[Tensor, float]]) -> None:
-    """Exercise 2: ``share_of(batch, rank, world_size, pad)`` returns the IDs of a rank and the factor of its loss."""
-    for pad in (False, True):
-        for count, ranks in SPLITS:
-            _check_shares(share_of, count, ranks, pad)
-
-
-def _check_shares(
-    share_of: Callable[[Tensor, int, int, bool], tuple[Tensor, float]], count: int, ranks: int, pad: bool
-) -> None:
-    batch = torch.arange(count) * 10 + 3
-    what = f"{count} ids over {ranks} ranks, pad={pad}"
-    parts = [share_of(batch, rank, ranks, pad) for rank in range(ranks)]
-    for rank, part in enumerate(parts):
-        expect_type(f"{what}: type of what rank {rank} gets", part, "tuple of 2", "return ids, factor")
-        expect_type(f"{what}: first item of rank {rank}", part[0], "Tensor")
-    together = torch.cat([ids for ids, _ in parts]).sort().values
-    sizes = [len(ids) for ids, _ in parts]
-    if pad:
-        size = -(-count // ranks)
-        expect(f"{what}: sizes of the shares", sizes, [size] * ranks, "round up: -(-n // world_size)")
-        expected = batch[torch.arange(size * ranks) % count].sort().values
-        expect(f"{what}: ids of all ranks together, sorted", together, expected, "what is missing comes from the front")
-        factors = [1.0] * ranks
-    else:
-        hint = "len(batch) // world_size drops the remainder; batch[rank::world_size] does not"
-        expect(f"{what}: ids of all ranks together, sorted", together, batch, hint)
-        expect(f"{what}: largest share less smallest, at most one", max(max(sizes) - min(sizes), 1), 1, hint)
-        factors = [round(size * ranks / count, 6) for size in sizes]
-    got = [round(float(plain(factor)), 6) for _, factor in parts]
-    hint = "DDP divides the sum by world_size; each example should count 1 / len(batch)"
-    expect(f"{what}: factors of shares of {sizes} ids", got, factors, "" if pad else hint)
+def check_half_precision(hook: Callable[..., Any]) -> None:
+    """Exercise 1: a communication hook sends float16, and returns the mean."""
+    found = outcome(hook, [1.0, 2.0, 6.0], 8)
+    hint = "divide by the world size, once"
+    expect("gradients of three ranks with 1, 2 and 6", [round(mean, 2) for mean, _ in found], [3.0] * 3, hint)
+    found = outcome(hook, [6e4, 6e4], 100_000)
+    hint = "a float16 is at most 65,504. Divide before the sum"
+    expect("two gradients of 60,000", [round(mean, -3) for mean, _ in found], [6e4, 6e4], hint)
+    hint = "convert the buffer with .half() before the all-reduce"
+    expect("kB that each rank sends for 100,000 gradients", [sent // 10_000 * 10 for _, sent in found], [200] * 2, hint)

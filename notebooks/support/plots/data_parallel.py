@@ -38,13 +38,6 @@ def _step_column(ax: Axes, x: float, batch: str, gradient: str, fill: str, edge:
         arrow(ax, (x + 1.8, start), (x + 1.8, end))
 
 
-def _cells(ax: Axes, x: float, y: float, values: Sequence[str], fill: str, edge: str, width: float) -> None:
-    """Draw the numbers of a tensor, one per box. ``x`` is the center."""
-    left = x - width * len(values) / 2
-    for k, value in enumerate(values):
-        cell(ax, left + k * width, y - 0.3, width, 0.6, value, fill, edge)
-
-
 def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -> Figure:
     """Draw the values of two ranks after each collective.
 
@@ -54,21 +47,16 @@ def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -
     """
     names = list(held[0])
     fig, ax = drawing(9.5, 4.4, 9.6, len(names), -0.1, -0.75)
-    origin = {tuple(ranks["at the start"]): rank for rank, ranks in enumerate(held)}
+    owners = {value: RANKS[rank] for rank, ranks in enumerate(held) for value in ranks["at the start"]}
     for row, name in enumerate(names):
         y = len(names) - 1 - row
         write(ax, 0, y, name, ha="left", family="monospace" if "(" in name else None)
         for rank, (x, ranks) in enumerate(zip((4.6, 7.9), held, strict=True)):
-            values = ranks[name]
-            halves = [values[:2], values[2:]] if len(values) > 2 else [values]
-            for k, half in enumerate(halves):
-                where = x + (k - (len(halves) - 1) / 2) * 1.5
-                if rank and name == undefined:
-                    _cells(ax, where, y, ["?", "?"], "white", GRAY, 0.72)
-                    continue
-                owner = origin.get(tuple(half))
-                look = EVERYONE if owner is None else RANKS[owner]
-                _cells(ax, where, y, [f"{value:g}" for value in half], *look, 0.72)
+            hidden = rank and name == undefined
+            for k, value in enumerate(ranks[name]):
+                look = ("white", GRAY) if hidden else owners.get(value, EVERYONE)
+                left = x + 0.72 * (k - len(ranks[name]) / 2)
+                cell(ax, left, y - 0.3, 0.72, 0.6, "?" if hidden else f"{value:g}", *look)
     for rank, x in enumerate((4.6, 7.9)):
         write(ax, x, len(names) - 0.35, f"rank {rank} holds", va="baseline", fontsize=11)
     keys = (*RANKS, EVERYONE, ("white", GRAY)), ("from rank 0", "from rank 1", "the sum", "not defined")
@@ -78,34 +66,27 @@ def collectives(held: Sequence[Mapping[str, Sequence[float]]], undefined: str) -
 
 
 def backward(steps: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
-    """Draw measured backward passes with the times of each layer and of each bucket's communication.
+    """Draw measured backward passes with the times of each gradient and of each all-reduce.
 
     Args:
-        steps: name -> events with seconds, "begin", "gradient", "starts", "done" or "end", and the parameters.
+        steps: name -> events with seconds, "gradient", "starts", "done" or "end", and the layer or all-reduce.
     """
-    fig, axes = figure(9.5, 4.2, len(steps), 1, sharex=True, height_ratios=[2, 5])
-    longest = max(events[-1][0] for events in steps.values()) * 1e3
+    fig, axes = figure(9.5, 4.8, len(steps), 1, sharex=True)
     for ax, (name, events) in zip(axes, steps.items(), strict=True):
-        begin, end = 0.0, events[-1][0] * 1e3
+        begin, starts = 0.0, {}
         for seconds, what, of in events:
+            now = seconds * 1e3
             if what == "gradient":
-                now = seconds * 1e3
                 ax.barh(0, now - begin, left=begin, height=0.6, color=SKY, edgecolor=BLUE)
-                write(ax, (begin + now) / 2, 0, of.split(".")[0], fontsize=9)
+                write(ax, (begin + now) / 2, 0, of, fontsize=9)
                 begin = now
-        buckets = [(seconds * 1e3, of) for seconds, what, of in events if what == "starts"]
-        names = ["compute the gradient of layer"]
-        for row, (start, of) in enumerate(buckets, start=1):
-            stop = next(seconds for seconds, what, other in events if what == "done" and other == of) * 1e3
-            ax.barh(row, stop - start, left=start, height=0.6, color=MINT, edgecolor=GREEN)
-            layers = " ".join(sorted((part.split(".")[0] for part in of.split()), reverse=True))
-            names.append(f"all_reduce of layer{'s' if ' ' in layers else ''} {layers}")
-        ax.set_yticks(range(len(names)), names)
+            elif what == "starts":
+                starts[of] = now
+            elif what == "done":
+                ax.barh(1 + int(of), now - starts[of], left=starts[of], height=0.6, color=MINT, edgecolor=GREEN)
+        ax.set_yticks(range(len(starts) + 1), ["gradient of layer", *(f"all_reduce {of}" for of in starts)])
         ax.invert_yaxis()
-        ax.axvline(end, color=INK, lw=1, ls=":")
-        ax.set_xlim(0, longest * 1.02)
+        ax.axvline(events[-1][0] * 1e3, color=INK, lw=1, ls=":")
         ax.set_title(name, loc="left")
-        ax.spines["left"].set_visible(False)
-        ax.tick_params(axis="y", length=0)
-    axes[-1].set_xlabel("milliseconds since backward() was called; at the dotted line it returns")
+    axes[-1].set_xlabel("milliseconds since backward() was called; at the dotted line, all gradients are averaged")
     return fig
