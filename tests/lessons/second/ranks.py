@@ -25,7 +25,7 @@ def weighted_reduce(total, weight):
     return sum(totals) / sum(weights)
 
 
-def scores_and_labels(model, graph, seeds, sampler):
+def scores_and_labels(*_args) -> tuple:
     raise NotImplementedError("the piece contains this function")
 
 
