@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def rank_batches(ids, batch_size, epoch):
-    """Return this rank's seed nodes of each step: a list of pairs (int64 tensor, seed nodes of all ranks in this step).
+    """Return one pair for each step of the epoch: this rank's seed nodes (int64) and the size of the whole batch.
 
     Shuffle ``ids`` in an order that is equal on all ranks and different in each epoch, and cut them into batches of
     ``batch_size`` (the last one has the remaining nodes). Each rank takes ``batch[rank::world_size]`` of every batch,
-    which can be empty in the last one. Use a ``torch.Generator`` of your own, because dropout uses the global one.
+    which can be empty in the last one. Create a ``torch.Generator``, because dropout uses the global one.
     """
     generator = torch.Generator().manual_seed(epoch)
     order = ids[torch.randperm(len(ids), generator=generator)]
@@ -52,8 +52,8 @@ def train_epoch(model, optimizer, graph, batches, sampler):
 
     Each step uses the gradient of the mean loss over the seed nodes of **all** ranks. DDP adds the gradients and
     divides them by the number of ranks. Therefore multiply the **summed** loss of this rank by
-    ``world_size / seed nodes of all ranks`` before ``backward()``. Make each step also without seed nodes, because the
-    other ranks wait for this rank.
+    ``world_size / size of the whole batch`` before ``backward()``. Also make the steps in which this rank has no seed
+    nodes, because the other ranks wait for it. ``scores_and_labels`` computes the scores of a batch.
 
     Args:
         model: GraphSAGE in DistributedDataParallel.
@@ -74,10 +74,10 @@ def train_epoch(model, optimizer, graph, batches, sampler):
 
 @torch.no_grad()
 def evaluate(model, graph, ids, sampler, batch_size=1024):
-    """Return the share of correct predictions on the nodes ``ids`` of all ranks, a float. Each rank predicts a part.
+    """Return the accuracy on the nodes ``ids``, a float, on every rank. Each rank predicts a part of the nodes.
 
     The model is the one inside DDP, so ranks may have different numbers of batches. Use its evaluation mode and batches
-    of ``batch_size`` nodes of this rank. There can be fewer nodes than ranks.
+    of at most ``batch_size`` nodes of this rank. There can be fewer nodes than ranks, so a part can be empty.
     """
     model.eval()
     mine = ids[dist.get_rank() :: dist.get_world_size()]
@@ -89,10 +89,10 @@ def evaluate(model, graph, ids, sampler, batch_size=1024):
 
 
 def save_best(model, accuracy, best, path):
-    """Save the weights if this accuracy is higher than the best one before, and return the higher of both.
+    """Save the weights if ``accuracy`` is higher than ``best``, and return the higher of both.
 
     Rank 0 writes the weights of ``model.module`` to ``f"{path}.new"`` and renames this file with ``os.replace``, so a
-    complete file exists at all times. No rank returns before the file exists. All ranks have the same accuracy.
+    complete file exists at all times. No rank returns before the rename. All ranks pass the same numbers.
     """
     if accuracy > best:
         if dist.get_rank() == 0:

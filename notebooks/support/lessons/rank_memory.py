@@ -28,7 +28,7 @@ def new_graph() -> dgl.DGLGraph:
 
 
 def measure(graph: dgl.DGLGraph | None, method: str, counts: list[int]) -> dict[int, dict[str, float]]:
-    """Return, for each number of ranks, the MiB of the parent and all ranks, and the largest private MiB of a rank."""
+    """Return, for each number of ranks, the MB of the parent and all ranks, and the largest private MB of a rank."""
     context: Any = mp.get_context(method)
     ready, done, ranks, rows = context.Semaphore(0), context.Event(), [], {}
     for count in counts:
@@ -40,7 +40,7 @@ def measure(graph: dgl.DGLGraph | None, method: str, counts: list[int]) -> dict[
         ranks += new
         found = [psutil.Process(rank.pid).memory_full_info() for rank in ranks]
         together = psutil.Process().memory_full_info().pss + sum(memory.pss for memory in found)
-        rows[count] = {"together": together / 2**20, "own": max(memory.uss for memory in found) / 2**20}
+        rows[count] = {"together": together / 1e6, "own": max(memory.uss for memory in found) / 1e6}
     done.set()
     for rank in ranks:
         rank.join()

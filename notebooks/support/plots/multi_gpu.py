@@ -89,12 +89,12 @@ def memory(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Figure:
     """Draw the total memory of a parent and its ranks against the number of ranks.
 
     Args:
-        runs: name -> number of ranks -> "together" in MiB.
+        runs: name -> number of ranks -> "together" in MB.
     """
     fig, ax = figure(6.5, 3.2)
     for (name, rows), (color, marker, dashes) in zip(runs.items(), style.LOOKS, strict=False):
         ax.plot(list(rows), [row["together"] for row in rows.values()], dashes, color=color, marker=marker, label=name)
-    ax.set(xlabel="ranks", ylabel="MiB, parent and ranks together", xticks=max(map(list, runs.values()), key=len))
+    ax.set(xlabel="ranks", ylabel="MB, parent and ranks together", xticks=max(map(list, runs.values()), key=len))
     ax.set_ylim(0)
     ax.legend()
     return fig
