@@ -31,8 +31,9 @@ def test_counts_and_shares():
 
 
 def test_medians():
-    (ax,) = multi_gpu.throughput({1: [10.0, 12.0, 11.0], 2: [20.0, 21.0, 19.0], 4: [18.0, 17.0, 19.0]}, 2).axes
-    assert list(ax.lines[0].get_ydata()) == [11.0, 22.0, 22.0]
+    epochs = [{"seconds": 2.0, "accuracy": 0.5}, {"seconds": 3.0, "accuracy": 0.75}]
+    (ax,) = multi_gpu.accuracy_over_time({1: [epochs], 2: [epochs, epochs]}, 0.7).axes
+    assert [list(line.get_xdata()) for line in ax.lines[:3]] == [[2.0, 5.0]] * 3
     times = graphbolt.repeats({"epoch": {"x": [1.0, 2.0, 4.0], "y": [3.0, 3.0]}}).axes[0]
     assert [line.get_xdata().tolist() for line in times.lines] == [[1, 2, 4], [2, 2], [3, 3], [3, 3]]
     runs = {

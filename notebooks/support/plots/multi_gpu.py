@@ -1,7 +1,7 @@
 """Pictures of lesson 6, several processes on one machine."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from itertools import accumulate
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -66,25 +66,22 @@ def shares(rows: Mapping[str, Sequence[Sequence[int]]], ids: Sequence[int]) -> F
     return fig
 
 
-def throughput(rates: Mapping[int, Sequence[float]], cpus: int) -> Figure:
-    """Draw seed nodes per second of each epoch against the number of ranks, and a line of perfect scaling.
+def accuracy_over_time(runs: Mapping[int, Sequence[Sequence[Mapping[str, float]]]], target: float) -> Figure:
+    """Draw the validation accuracy against the seconds of training, one line per run.
 
     Args:
-        rates: number of ranks -> one value for each epoch.
-        cpus: of this computer. More ranks share CPUs.
+        runs: number of ranks -> runs -> epochs with "seconds" and "accuracy".
+        target: accuracy at which runs are compared, as a dashed line.
     """
-    fig, ax = figure(6.5, 3.4)
-    counts = sorted(rates)
-    middles = {count: median(rates[count]) for count in counts}
-    ideal = [middles[counts[0]] * min(count, cpus) for count in counts]
-    ax.plot(counts, ideal, "--", color=GRAY, label="if ranks shared nothing but the CPUs")
-    for count in counts:
-        ax.plot([count] * len(rates[count]), rates[count], "o", color=ORANGE, ms=4)
-    ax.plot(counts, [middles[count] for count in counts], "-s", color=BLUE, label="median of the epochs")
-    ax.plot([], [], "o", color=ORANGE, ms=4, label="an epoch")
-    ax.set(xlabel="ranks", ylabel="seed nodes per second, all ranks", xticks=counts)
-    ax.set_ylim(0, 1.1 * max(*ideal, *(max(found) for found in rates.values())))
-    legend_below(ax, -0.22, 3)
+    fig, ax = figure(6.5, 3.2)
+    for count, color in zip(sorted(runs), RANKS, strict=False):
+        for number, epochs in enumerate(runs[count]):
+            seconds = list(accumulate(epoch["seconds"] for epoch in epochs))
+            label = f"{count} rank{'s' * (count > 1)}" if number == 0 else None
+            ax.plot(seconds, [epoch["accuracy"] for epoch in epochs], "-o", color=color, ms=3, lw=1, label=label)
+    ax.axhline(target, ls="--", color=GRAY)
+    ax.set(xlabel="seconds of training", ylabel="validation accuracy")
+    ax.legend()
     return fig
 
 
@@ -92,12 +89,12 @@ def memory(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Figure:
     """Draw the total memory of a parent and its ranks against the number of ranks.
 
     Args:
-        runs: name -> number of ranks -> "together" in MiB.
+        runs: name -> number of ranks -> "together" in MB.
     """
     fig, ax = figure(6.5, 3.2)
     for (name, rows), (color, marker, dashes) in zip(runs.items(), style.LOOKS, strict=False):
         ax.plot(list(rows), [row["together"] for row in rows.values()], dashes, color=color, marker=marker, label=name)
-    ax.set(xlabel="ranks", ylabel="MiB, parent and ranks together", xticks=max(map(list, runs.values()), key=len))
+    ax.set(xlabel="ranks", ylabel="MB, parent and ranks together", xticks=max(map(list, runs.values()), key=len))
     ax.set_ylim(0)
     ax.legend()
     return fig
