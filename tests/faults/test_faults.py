@@ -134,7 +134,7 @@ def test_sigkill_to_an_agent(start, end):
     job = start()
     job.coordinator.agents.processes[1].kill()
     error = end(job, "SIGKILL to an agent")
-    cause = "killed by signal 9 (SIGKILL)); have its emulated machines ended (machines stop, --ttl)?"
+    cause = "killed by signal 9 (SIGKILL)); were its emulated machines stopped (machines stop, --ttl)?"
     assert str(error) == f"agent on machine-1: the agent ended unexpectedly ({cause}"
     # The machines are still on, and nothing of the job runs on them.
     wait_until(lambda: all("emulator" in name for name in marked_processes(os.environ[MARK])), "the end of the job", 5)

@@ -29,7 +29,7 @@ def test_an_address_of_another_machine_and_the_wrong_order(monkeypatch):
     monkeypatch.setattr(checks, "ipv4_addresses", lambda: {"lo": ["127.0.0.9", "127.0.0.1"]})
     finding = the_fail([checks.check_address(EMPTY, 0)])
     assert "is not the first address of its interface, and DGL sees only 127.0.0.9" in finding.detail
-    assert "DGL takes this machine for machine 0" in finding.remedy
+    assert "DGL treats this machine as machine 0" in finding.remedy
 
 
 @pytest.mark.parametrize(("offset", "purpose"), [(1, "server 1"), (2, "the rendezvous of the ranks")])

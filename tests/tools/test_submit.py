@@ -17,9 +17,12 @@ KUBERNETES = ["--kubernetes", "--image", "x"]
         (["train", "--out", "x"], "the script sets --out"),
         (["train", "--dataset", "ogbn-prodcts"], "unknown data set 'ogbn-prodcts'"),
         ([*KUBERNETES, "train", "--dataset", "ogbn-prodcts"], "Did you mean ogbn-products?"),
-        ([*KUBERNETES, "train", "--dataset", "/home/me/graph"], "--dataset /home/me/graph: the pods have no files of"),
-        ([*KUBERNETES, "train", "--dataset", "../graph"], "--dataset ../graph: the pods have no files of this"),
-        ([*KUBERNETES, "launch", "--part_config", "/my/g.json", "true"], "--part_config /my/g.json: the pods have"),
+        (
+            [*KUBERNETES, "train", "--dataset", "/home/me/graph"],
+            "--dataset /home/me/graph: the pods cannot read files of",
+        ),
+        ([*KUBERNETES, "train", "--dataset", "../graph"], "--dataset ../graph: the pods cannot read files of"),
+        ([*KUBERNETES, "launch", "--part_config", "/my/g.json", "true"], "--part_config /my/g.json: the pods cannot"),
         (["train", "--epochs", "many"], "Invalid value for --epochs"),
     ],
 )
