@@ -32,21 +32,13 @@ def test_all_neighbors(fanout):
     assert got == expected
 
 
-def test_no_neighbor_twice():
-    """Sample without replacement: in 300 samples of three neighbors, no neighbor occurs twice."""
-    samples = [sample_csc(INDPTR, INDICES, torch.tensor([0]), 3)[0].tolist() for _ in range(300)]
-    got = sorted({(len(one), len(set(one))) for one in samples})
-    expected = [(3, 3)]
-    assert got == expected
-
-
 def test_uniform():
-    """The six pairs of neighbors of node 0 are equally likely. Each occurs in 130 to 270 of 1,200 samples."""
+    """The six pairs of neighbors of node 0 are equally likely, about 200 times each, and no neighbor occurs twice."""
     generator = torch.Generator().manual_seed(0)
     pairs = [sample_csc(INDPTR, INDICES, torch.tensor([0]), 2, generator)[0] for _ in range(1_200)]
     counts = Counter(tuple(pair.sort().values.tolist()) for pair in pairs)
-    got = sorted(pair for pair, count in counts.items() if 130 < count < 270)
-    expected = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]
+    got = {pair: count if abs(count - 200) > 70 else "about 200" for pair, count in sorted(counts.items())}
+    expected = dict.fromkeys([(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)], "about 200")
     assert got == expected
 
 
@@ -59,21 +51,19 @@ def test_the_generator_decides():
     assert got == expected
 
 
-def test_numbers_of_a_block():
-    """The seeds 7 and 4 become 0 and 1, and the other sources 9, 2 and 5 become 2, 3 and 4."""
-    edges = torch.tensor([9, 4, 2, 9, 5]), torch.tensor([7, 7, 4, 4, 4])
+@pytest.mark.parametrize(
+    ("sources", "destinations", "expected"),
+    [
+        ([9, 4, 2, 9, 5], [7, 7, 4, 4, 4], [[2, 1, 3, 2, 4], [0, 0, 1, 1, 1], [7, 4, 9, 2, 5]]),
+        ([], [], [[], [], [7, 4]]),
+    ],
+)
+def test_numbers_of_a_block(sources, destinations, expected):
+    """The seeds 7 and 4 become 0 and 1, and other sources 2, 3, ... An empty tensor of IDs needs the dtype int64."""
+    edges = [torch.tensor(ends, dtype=torch.int64) for ends in (sources, destinations)]
     block = make_block(*edges, torch.tensor([7, 4]))
     got = [ids.tolist() for ids in (*block.edges(), block.srcdata[dgl.NID], block.dstdata[dgl.NID])]
-    expected = [[2, 1, 3, 2, 4], [0, 0, 1, 1, 1], [7, 4, 9, 2, 5], [7, 4]]
-    assert got == expected
-
-
-def test_a_block_without_edges():
-    """The seeds stay in the block, as source and as destination nodes. An empty tensor of IDs has the dtype int64."""
-    nothing = torch.tensor([], dtype=torch.int64)
-    block = make_block(nothing, nothing, torch.tensor([7, 4]))
-    got = [ids.tolist() for ids in (*block.edges(), block.srcdata[dgl.NID], block.dstdata[dgl.NID])]
-    expected = [[], [], [7, 4], [7, 4]]
+    expected = [*expected, [7, 4]]
     assert got == expected
 
 
@@ -126,10 +116,12 @@ def no_edges(ids):
     return 41, [make_block(nothing, nothing, torch.tensor(ids))]
 
 
-@pytest.mark.parametrize(("drop_last", "expected"), [(False, [4, 4, 2]), (True, [4, 4])])
-def test_length_of_the_loader(tiny, drop_last, expected):
+@pytest.mark.parametrize(
+    ("count", "drop_last", "expected"), [(10, False, [4, 4, 2]), (8, False, [4, 4]), (10, True, [4, 4])]
+)
+def test_length_of_the_loader(tiny, count, drop_last, expected):
     """The length is the number of batches that an epoch yields, also in the second epoch."""
-    loader = NodeLoader(no_edges, torch.arange(10), 4, drop_last=drop_last)
+    loader = NodeLoader(no_edges, torch.arange(count), 4, drop_last=drop_last)
     epochs = [[len(seeds) for _, seeds, _ in loader] for _epoch in range(2)]
     got, expected = (len(loader), epochs), (len(expected), [expected] * 2)
     assert got == expected
@@ -167,7 +159,7 @@ def test_who_has_sampled(tiny):
 
 def test_remote_rows():
     """Compare the part of each input node with the part of this machine, and add the numbers of all batches."""
-    batches = [(torch.tensor(inputs), torch.tensor([0]), None) for inputs in ([0, 1, 3, 4], [5, 2, 0], [4])]
+    batches = [(torch.tensor(inputs), torch.tensor([0]), None) for inputs in ([0, 1, 3, 4], [5, 2, 0], [4, 6])]
     got = count_rows(BOOK, batches)
-    expected = (8, 4)
+    expected = (9, 4)
     assert tuple(map(int, got)) == expected
