@@ -13,7 +13,7 @@ def sample_csc(indptr, indices, nodes, fanout, generator=None):
 
     Args:
         indptr, indices: adjacency (CSC). ``indices[indptr[v] : indptr[v + 1]]`` are the neighbors of node v.
-        nodes: int64 tensor of node IDs.
+        nodes: int64 tensor of node IDs. An ID may occur several times, and each time has a sample of its own.
         fanout: a node with fewer neighbors keeps all of them. With -1, every node keeps all neighbors.
         generator: ``torch.Generator`` for the random numbers, or None.
 
@@ -77,7 +77,8 @@ class BatchSampler:
     def sample_neighbors(self, nodes, fanout):
         """Return the sources and the destinations of up to ``fanout`` sampled edges per node, from all machines.
 
-        If ``self.local_only`` is true, omit the sampled edges whose source belongs to another part.
+        If ``self.local_only`` is true, omit the sampled edges whose source belongs to another part. As in lesson 00,
+        ``self.g.get_partition_book()`` has the function ``nid2partid`` and the number ``partid``.
         """
         frontier = dgl.distributed.sample_neighbors(self.g, nodes, fanout)
         sources, destinations = frontier.edges()
@@ -100,7 +101,8 @@ class NodeLoader:
     def __init__(self, sampler, ids, batch_size, shuffle=True, drop_last=False):
         """Create ``self.batches``, a ``DistDataLoader`` of DGL that calls ``sampler`` with the seeds of each batch.
 
-        ``self.sampled_by`` is a ``Counter`` that is empty at first.
+        Its arguments are ``dataset, batch_size, shuffle, collate_fn, drop_last``. The data set is ``ids``, and DGL
+        calls ``collate_fn`` with the seeds. ``self.sampled_by`` is a ``Counter`` that is empty at first.
         """
         self.size, self.batch_size, self.drop_last = len(ids), batch_size, drop_last
         self.sampled_by = Counter()
@@ -122,7 +124,7 @@ class NodeLoader:
 
 
 def count_rows(book, loader):
-    """Return the numbers of input rows and of remote rows among them, summed over the batches of the loader.
+    """Return the number of input rows and the number of remote rows among them, summed over the batches of the loader.
 
     A row is remote if another part owns its node. A row that two batches read counts twice.
     """
