@@ -13,7 +13,7 @@ def sample_csc(indptr, indices, nodes, fanout, generator=None):
 
     Args:
         indptr, indices: adjacency (CSC). ``indices[indptr[v] : indptr[v + 1]]`` are the neighbors of node v.
-        nodes: int64 tensor of node IDs. An ID may occur several times, and each time has a sample of its own.
+        nodes: int64 tensor of node IDs. An ID can occur several times and is sampled each time.
         fanout: a node with fewer neighbors keeps all of them. With -1, every node keeps all neighbors.
         generator: ``torch.Generator`` for the random numbers, or None.
 
