@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 
 import train_link
+from costs import received
 from link_negatives import batches
-from sampling_count import received
 
 
 def loader_of_dgl(g, edges):

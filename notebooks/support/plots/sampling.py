@@ -8,7 +8,7 @@ from torch import Tensor
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE
 from support.plots.pieces import PALE, VERMILION, lines
-from support.plots.style import figure
+from support.plots.style import figure, percent
 
 # Marker and color of the nodes of each hop. Hop 0 is the seeds.
 HOPS = (("o", ORANGE), ("s", BLUE), ("^", GREEN), ("D", VERMILION))
@@ -38,7 +38,7 @@ def frontier(
             arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 2, "shrinkB": 3, "mutation_scale": 8}
             ax.annotate("", xy=where[b], xytext=where[a], arrowprops=arrow, zorder=3)
         _known_nodes(ax, points, found)
-        ax.set_title(f"hop {hop}: {before} nodes ask, {len(found)} are known", fontsize=11)
+        ax.set_title(f"hop {hop}: {before} nodes sample, {len(found)} are known", fontsize=11)
         ax.set_aspect("equal")
         ax.axis("off")
     for hop in range(len(hops) + 1):
@@ -91,4 +91,29 @@ def input_nodes(
     ax.set(xlabel="fan-out of every hop", ylabel=f"input nodes of {batch_size} seeds", xticks=list(fanouts))
     ax.set(ylim=(batch_size, num_nodes * 3), xlim=(0, fanouts[-1] * 1.3))
     ax.legend(loc="lower right")
+    return fig
+
+
+def sampled_means(means: Mapping[int, Tensor], exact: Tensor) -> Figure:
+    """Draw a histogram of the sampled means for each fan-out, and a line at the exact mean."""
+    fig, axes = figure(9, 3.6, len(means), 1, sharex=True)
+    for ax, (fanout, values), color in zip(axes, means.items(), (ORANGE, BLUE, GREEN), strict=True):
+        ax.hist(values.numpy(), 60, color=color)
+        ax.axvline(float(exact), color=INK, lw=1)
+        ax.set_ylabel(f"fan-out {fanout}")
+        ax.set_yticks([])
+    axes[-1].set_xlabel("mean of the sampled neighbors in 2,000 samples (line: exact mean)")
+    return fig
+
+
+def accuracy_of_fanouts(results: Mapping[tuple[int, ...], tuple[int, Sequence[float]]]) -> Figure:
+    """Draw the test accuracy against the edges of a batch, one point per random seed."""
+    fig, ax = figure(9, 3.2)
+    for fanouts, (edges, accuracies) in results.items():
+        name = "all neighbors" if fanouts[0] < 0 else str(list(fanouts))
+        ax.plot([edges] * len(accuracies), accuracies, color=BLUE, marker="o", ls="", markersize=5)
+        ax.annotate(name, (edges, min(accuracies)), (0, -9), textcoords="offset points", ha="center", va="top")
+    ax.set(xscale="log", xlabel="edges of a batch of 200 seeds", ylabel="accuracy on the test nodes")
+    ax.margins(0.1, 0.35)
+    percent(ax.yaxis)
     return fig
