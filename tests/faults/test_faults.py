@@ -75,7 +75,7 @@ def end(saw, tmp_path) -> Callable[..., JobFailed]:
     return wait
 
 
-LEFT = "ended with exit code 0 before the others finished"
+LEFT = "ended with exit code 0 while other ranks were running"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_wire_that_is_cut_for_good(cluster, start, end):
     cluster.change_link(cluster.machines[1], "cut")
     error = end(job, "the wire cut for good", SILENT_NETWORK_SECONDS)
     assert "no answer from machine-" in str(error)
-    assert "it is down, or the network between them is" in str(error)
+    assert "it or the network to it is down" in str(error)
 
 
 def test_a_wire_that_is_cut_for_five_seconds(cluster, start, saw):
@@ -239,7 +239,7 @@ def test_out_of_memory(start, tmp_path, end):
     finally:
         wait_until(lambda: not (group / "cgroup.procs").read_text(), f"the end of what is in {group}")
         group.rmdir()
-    assert error.startswith(f"{RANK_1}: killed by signal 9 (SIGKILL); the kernel ended a process")
+    assert error.startswith(f"{RANK_1}: killed by signal 9 (SIGKILL); at that time the kernel killed a process")
     assert "because memory ran out" in error
 
 

@@ -171,7 +171,7 @@ def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
         wait_until(lambda: lab.epochs_here() == 1, "a checkpoint")
         lab.save(2)
         lab.there(1).rename(lab.there(1).parent / "gone")
-    assert "not all of its results are here: copying from machine-1: rsync: " in caught.value.message
+    assert "some of its results were not downloaded: copying from machine-1: rsync: " in caught.value.message
     assert f"machine-1 (10.77.0.2) still has its results in {lab.results}" in caught.value.message
     assert f"python -m tutorial_lib fetch '{lab.run}'" in caught.value.remedy
     assert lab.epochs_here() == 1  # some rows of the second one are on machine-1 only

@@ -34,7 +34,7 @@ def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None) -> JobFai
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("true", "ended before the trainers; did the command reach dgl.distributed.initialize?"),
+        ("true", "ended before the trainers; does the command call dgl.distributed.initialize?"),
         ("no-such-program", "cannot start 'no-such-program': No such file or directory"),
     ],
 )

@@ -28,7 +28,7 @@ def test_a_stack_is_summarized_from_the_main_thread(state, prefix):
     """L18. A report names processes that are stopped or wait for a disk."""
     stack = Stack("trainer", 0, 7, state, DUMP)
     where = "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
-    assert stack.where() == prefix + where
+    assert stack.where() == (prefix or "is ") + where
     assert Stack("trainer", 0, 7, state, "").where() == f"{prefix}wrote no Python stack"
 
 

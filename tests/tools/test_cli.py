@@ -140,7 +140,7 @@ def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):
         (["train", "--trainers", "0"], "--trainers 0 is not in the range 1 to 1024"),
         (["train", "--single-process", "--trainers", "4"], "--single-process cannot be used with --trainers"),
         ([*PARTITION, "--scale", "0.002", "--parts", "4000", "--out", "p"], "cut 4898"),
-        (["plan", "--dataset", "synthetic-products", "--machines", "0"], "machines 0: plan accepts 1 to"),
+        (["plan", "--dataset", "synthetic-products", "--machines", "0"], "machines must be between 1 and"),
         (["train", "--fanouts", "10,0"], "--fanouts '10,0' is not a list"),
         (["data", "ogbn-products"], "ogbn-products"),
         ([*PARTITION, "--parts", "2", "--out", "p", "--method", "x"], "method x does"),

@@ -44,7 +44,7 @@ MESSAGES = [
     ("AssertionError: Distributed module is not initialized. Please call", "a call of DGL before initialize"),
     ("python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory", "a missing script"),
     ("FileNotFoundError: [Errno 2] No such file or directory: 'parts/grpah.json'", "a missing part config"),
-    ("error: server 0 on machine-0: ended before the trainers; did the command reach", "a server without its clients"),
+    ("error: server 0 on machine-0: ended before the trainers; does the command call", "a server without its clients"),
 ]
 
 

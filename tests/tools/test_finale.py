@@ -1,4 +1,4 @@
-"""The finale and its report: recipe, forecast, checked predictions, and a real finale that is interrupted."""
+"""The finale and its report: recipe, estimate, checked predictions, and a real finale that is interrupted."""
 
 import contextlib
 import json

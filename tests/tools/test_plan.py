@@ -87,7 +87,7 @@ def test_numbers_alone_are_enough(capsys):
     ("words", "message"),
     [
         ([], "choose one of --dataset NAME, and --nodes N with --edges N"),
-        ([*NUMBERS, "--emulate", "0"], "machines 0: plan accepts 1 to"),
+        ([*NUMBERS, "--emulate", "0"], "machines must be between 1 and"),
         ([*NUMBERS, "--cache", "auto"], "'auto' is not an amount of memory"),
         (["--dataset", "synthetic-academic"], "plan needs a graph with features, labels and one type of nodes"),
     ],

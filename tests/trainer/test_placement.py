@@ -16,13 +16,13 @@ no_gpu = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("wanted", "ranks", "expected"),
     [
-        ("auto", [("a", 0)], ([None], "gloo", "0 GPU(s) for 1 ranks")),
+        ("auto", [("a", 0)], ([None], "gloo", "0 GPU(s) for 1 rank(s)")),
         ("auto", [("a", 2), ("a", 2)], ([0, 1], "nccl", "each rank has its GPU")),
-        ("auto", [("a", 1), ("a", 1)], ([None, None], "gloo", "1 GPU(s) for 2 ranks")),  # emulated machines
+        ("auto", [("a", 1), ("a", 1)], ([None, None], "gloo", "1 GPU(s) for 2 rank(s)")),  # emulated machines
         ("auto", [("a", 1), ("b", 1)], ([0, 0], "nccl", "each rank has its GPU")),
         ("cuda", [("a", 4), ("b", 2), ("a", 4), ("b", 2)], ([0, 0, 1, 1], "nccl", "each rank has its GPU")),
         # NCCL refuses two ranks on one GPU.
-        ("cuda", [("a", 1), ("a", 1), ("b", 2)], ([0, 0, 0], "gloo", "1 GPU(s) for 2 ranks: they share")),
+        ("cuda", [("a", 1), ("a", 1), ("b", 2)], ([0, 0, 0], "gloo", "1 GPU(s) for 2 rank(s), shared")),
     ],
 )
 def test_assign(wanted, ranks, expected):
@@ -33,7 +33,7 @@ def test_assign(wanted, ranks, expected):
     ("wanted", "ranks", "problem", "remedy"),
     [
         ("tpu", [("a", 1)], "--device tpu", "cpu, cuda or auto"),
-        ("cuda", [("a", 1), ("b", 0)], "but the computer of rank 1 has no GPU", "--device cpu"),
+        ("cuda", [("a", 1), ("b", 0)], "the computer of rank 1 has no GPU", "--device cpu"),
     ],
 )
 def test_devices_that_cannot_be(wanted, ranks, problem, remedy):
@@ -44,13 +44,13 @@ def test_devices_that_cannot_be(wanted, ranks, problem, remedy):
 
 def test_auto_without_a_gpu_is_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert tuple(choose_device("auto").describe().values()) == ("cpu", "none", "0 GPU(s) for 1 ranks")
+    assert tuple(choose_device("auto").describe().values()) == ("cpu", "none", "0 GPU(s) for 1 rank(s)")
 
 
 @no_gpu
 def test_cuda_without_a_gpu_is_refused(run_here, data_root, tmp_path):
     done = run_here("train", "--device", "cuda", "--single-process", "--out", "run", "--root", str(data_root))
     assert done.returncode == 2
-    assert "--device cuda, but" in done.stderr
+    assert "--device cuda: the" in done.stderr
     assert "what to do: Use --device cpu" in done.stderr
     assert os.listdir(tmp_path) == []

@@ -168,8 +168,8 @@ def _read_edges(path: Path) -> dict[str, pa.Array]:
     if "" in columns:
         columns, without_header = names, all(name.lstrip("-").isdigit() for name in names)
         if len(names) != 2 or (without_header and path.suffix != ".parquet"):
-            remedy = "The first line names the columns. Name the two that matter src and dst."
-            raise InputError(f"{path} has the columns {', '.join(names)}", remedy)
+            remedy = "Name the columns in the first line, and call the two ends of an edge src and dst."
+            raise InputError(f"{path} has no columns src and dst, but {', '.join(names)}", remedy)
     return read_table(path, columns, columns)
 
 

@@ -38,7 +38,7 @@ def row_name(path: Path, row: int) -> str:
 def find_one_file(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | None:
     paths = [path for ending in endings if (path := folder / f"{stem}{ending}").is_file()]
     if len(paths) > 1:
-        raise InputError(f"{folder} has {' and '.join(path.name for path in paths)}", "Keep only one of them.")
+        raise InputError(f"{folder} has both {' and '.join(path.name for path in paths)}", "Keep only one of them.")
     return paths[0] if paths else None
 
 

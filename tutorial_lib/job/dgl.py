@@ -64,7 +64,7 @@ class JobPlan:
             env = self._dgl_environment()
             identity = {"DGL_ROLE": "server", "DGL_SERVER_ID": "{global_index}"}
             server = Role("server", self.servers, command, identity, threads=self.server_threads, cpu_share=0.25)
-            early_end = "did the command reach dgl.distributed.initialize?"
+            early_end = "does the command call dgl.distributed.initialize?"
             server = replace(server, listens=True, service=True, early_end=early_end)
             roles = [server, replace(trainer, env={"DGL_ROLE": "client"}, after="server")]
             options = [word.lower().replace("-", "_") for word in self.command]

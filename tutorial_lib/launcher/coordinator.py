@@ -154,7 +154,7 @@ class Coordinator:
             for index, reported in enumerate(self._facts):
                 for _, role, k, _ in filter(reported.__contains__, self._ranks):
                     if ("left", k) not in reported:  # a rank of train reports when it ends in order
-                        cause = f"ended with exit code 0 before the others finished; one of them: {failure.message}"
+                        cause = f"ended with exit code 0 while other ranks were running; {failure.message}"
                         return JobFailed(self.spec, index, role, k, cause)
         return failure
 

@@ -52,7 +52,7 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
     It names a stopped process, or else the call in which each rank waits.
     """
     pairs = [(index, stack) for index in sorted(stacks) for stack in stacks[index]]
-    texts = {pair: f"{_name(spec, pair[0], pair[1].role, pair[1].index)} is {pair[1].where()}" for pair in pairs}
+    texts = {pair: f"{_name(spec, pair[0], pair[1].role, pair[1].index)} {pair[1].where()}" for pair in pairs}
     stopped = [pair for pair in pairs if pair[1].state == "T"]
     shown = stopped[:1] or [pair for pair in pairs if pair[1].role == "trainer"] or pairs
     index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))

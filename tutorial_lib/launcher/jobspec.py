@@ -35,7 +35,7 @@ class Role:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job as the launcher knows it."""
+    """Machines, roles, paths and environment of a job."""
 
     machines: list[Machine]  # machine k has the processes k * count to (k + 1) * count - 1 of a role
     roles: list[Role]  # in the order in which they start

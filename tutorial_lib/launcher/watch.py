@@ -24,7 +24,7 @@ FOLDER = ".processes"
 FINISH = f"{FOLDER}/finish"  # if this file exists, the trainers save a checkpoint in the middle of an epoch and end
 MEMORY_LOOKS = 5  # a memory kill more than five calls of ``signs_of_life`` before a death was not its cause
 STACK_BYTES = 1 << 18  # of one process; the main thread is last
-_STATES = {"T": "stopped by a signal (SIGSTOP?), ", "D": "waits for a disk or a network file system, "}
+_STATES = {"T": "is stopped by a signal (SIGSTOP?), ", "D": "waits for a disk or a network file system, "}
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|tutorial_lib/launcher/hook")
 
@@ -48,7 +48,7 @@ class Stack:
         path, line, function = frames[0]
         script = next((frame for frame in frames if not _LIBRARY.search(frame[0])), frames[0])
         caller = f", called from {Path(script[0]).name}:{script[1]} in {script[2]}" if script != frames[0] else ""
-        return f"{prefix}in {function} ({Path(path).name}:{line}){caller}"
+        return f"{prefix or 'is '}in {function} ({Path(path).name}:{line}){caller}"
 
 
 def registered_processes(folder: Path) -> list[Stack]:

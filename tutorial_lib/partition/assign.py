@@ -51,7 +51,7 @@ def undirected_adjacency(dataset: Dataset) -> sp.csr_array:
 
 
 def offsets(counts: np.ndarray | list[int]) -> np.ndarray:
-    """Return where each of several runs begins, followed by the total: int64 of shape (len + 1,)."""
+    """Return the exclusive prefix sum of the counts, followed by the total: int64 of shape (len + 1,)."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 

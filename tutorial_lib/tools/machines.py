@@ -79,7 +79,7 @@ def cut(machine: MachineArgument, /, *, name: NameOption = None) -> None:
 
 @machines_app.command
 def mend(machine: MachineArgument, /, *, name: NameOption = None) -> None:
-    """Undo cut."""
+    """Restore the link of a machine after ``machines cut``."""
     change_link("mend", machine, name)
 
 

@@ -56,11 +56,13 @@ class Job:
     def check_values(self) -> None:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
             if not 1 <= getattr(self, name) <= 10**13:
-                raise InputError(f"{name} {getattr(self, name)}: plan accepts 1 to {10**13}")
+                raise InputError(f"{name} must be between 1 and {10**13}, not {getattr(self, name)}")
         if not 0 <= (self.cut or 0) <= 1:
-            raise InputError(f"cut {self.cut} is not a share from 0 to 1")
+            raise InputError(f"--cut must be between 0 and 1, not {self.cut}")
         if self.val < 0 or self.train + self.val > self.nodes:
-            raise InputError(f"{self.train:,} training and {self.val:,} validation nodes of {self.nodes:,} in all")
+            raise InputError(
+                f"{self.train:,} training and {self.val:,} validation nodes exceed the {self.nodes:,} nodes"
+            )
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def read_manifest(path: Path) -> Manifest:
             raise InputError(f"{path} has format {content.get('format')}, and this version reads format {FORMAT}")
         manifest = read_json(path, Manifest)
         if not (FOLDER_NAME.fullmatch(manifest.folder) and all(map(FILE_NAME.fullmatch, manifest.files))):
-            raise InputError(f"{path} names files that a checkpoint does not have")
+            raise InputError(f"{path} lists files that a checkpoint never has")
         return manifest
     except FileNotFoundError:
         raise InputError(f"there is no checkpoint {path}", NEW_RUN) from None

@@ -28,14 +28,14 @@ def assign_gpus(requested: str, ranks: Sequence[tuple[str, int]]) -> tuple[Seque
     hosts = [host for host, _ in ranks]
     no_gpu = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)
     if requested not in ("auto", "cuda") or (requested == "cuda" and no_gpu):
-        problem = f", but the computer of rank {no_gpu} has no GPU that torch can use" if no_gpu else ""
+        problem = f"the computer of rank {no_gpu} has no GPU that torch can use" if requested == "cuda" else "unknown"
         remedy = "Use --device cpu, cuda or auto (GPUs if each rank has one)."
-        raise InputError(f"--device {requested}{problem}", remedy)
-    shortages = [f"{gpus} GPU(s) for {hosts.count(host)} ranks" for host, gpus in ranks if gpus < hosts.count(host)]
+        raise InputError(f"--device {requested}: {problem}", remedy)
+    shortages = [f"{gpus} GPU(s) for {hosts.count(host)} rank(s)" for host, gpus in ranks if gpus < hosts.count(host)]
     if shortages and requested == "auto":
         return [None] * len(ranks), "gloo", shortages[0]
     gpus = [hosts[:rank].count(host) % gpus for rank, (host, gpus) in enumerate(ranks)]
-    return (gpus, "gloo", f"{shortages[0]}: they share") if shortages else (gpus, "nccl", "each rank has its GPU")
+    return (gpus, "gloo", f"{shortages[0]}, shared") if shortages else (gpus, "nccl", "each rank has its GPU")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Placement:
 
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (it cannot be changed)
     backend: str = "none"  # in a single process, else "gloo" or "nccl"
-    reason: str = "asked for"
+    reason: str = "requested with --device"
     group: dist.ProcessGroup | None = field(default=None, repr=False)
 
     @property

@@ -132,7 +132,7 @@ class SlurmBackend(Backend):
                 usable = [resolved] if resolved in cards else usable
         if len(usable) == 1:
             return usable[0]
-        criterion = f"are in --subnet {self.subnet}" if self.subnet else "fit its name"
+        criterion = f"are in --subnet {self.subnet}" if self.subnet else "match its name"
         shown = ", ".join(f"{ip} ({card})" for ip, card in cards.items()) or "none"
         remedy = "Choose the network of the job, for example: --subnet 10.1.0.0/16"
         raise InputError(f"node {node}: {len(usable)} of its addresses {criterion}: {shown}", remedy)
