@@ -25,7 +25,7 @@ import os, signal, sys
 import dgl, pytest, torch
 for folder in sys.argv[2:]:
     if (pid := os.fork()) == 0:
-        signal.alarm(100)
+        signal.alarm(200)
         words = ["-x", "-q", "-o", f"pythonpath={folder} scripts", f"scripts/tests/test_{sys.argv[1]}.py"]
         os._exit(pytest.main(words))
     print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

@@ -131,6 +131,7 @@ def test_save_best(tmp_path):
 def add(a, b=0):
     if b is None:
         raise SystemExit(3)
+    time.sleep(0.1)  # the caller must wait for the thread
     return a + b, threading.current_thread() is not threading.main_thread()
 
 

@@ -12,16 +12,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch.distributed as dist
-
-BYTES_SENT = 200  # offset of tcpi_bytes_sent in the struct tcp_info of Linux
+# Offset of tcpi_bytes_sent, which counts repeated packets, and tcpi_bytes_retrans in the struct tcp_info of Linux
+BYTES_SENT = 200
 SO_MAX_PACING_RATE = 47  # of Linux. Python does not define it
 
 
 def bytes_sent() -> int:
-    """Return the bytes that this process has sent over its open TCP connections."""
+    """Return the bytes that this process has sent over its open TCP connections, without repeated packets."""
     infos = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256) for one in _connections()]
-    return sum(struct.unpack_from("Q", info, BYTES_SENT)[0] for info in infos)
+    return sum(sent - repeated for sent, repeated in (struct.unpack_from("QQ", info, BYTES_SENT) for info in infos))
 
 
 def limit_rate(mbit: float) -> None:
@@ -32,6 +31,8 @@ def limit_rate(mbit: float) -> None:
 
 def note_all_reduces(events: list[tuple[float, str, str]]) -> None:
     """Let ``dist.all_reduce`` append (seconds, "starts" or "done", number) to ``events``, in this process."""
+    import torch.distributed as dist  # the package is imported without torch
+
     all_reduce: Any = dist.all_reduce
     numbers = itertools.count()
 
