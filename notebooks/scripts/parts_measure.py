@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from costs import received
 from sage import GraphSAGE
 
 FANOUTS = [5, 10]  # outermost hop first
@@ -21,17 +22,10 @@ class Meter:
 
     def __init__(self):
         self.bytes = dict.fromkeys(("sample", "pull", "update"), 0)
-        self.seen = self.received()
-
-    def received(self):
-        dist.barrier()  # all ranks have finished sending
-        cards = [line.split() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
-        total = sum(int(card[1]) for card in cards if card[0] != "lo:")
-        dist.barrier()  # no rank sends before all ranks have read their counters
-        return total
+        self.seen = received()
 
     def end_of(self, phase):
-        now = self.received()
+        now = received()
         self.bytes[phase] += now - self.seen
         self.seen = now
 
