@@ -184,7 +184,7 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
     [
         (None, {"eth0": "10.0.0.5"}, "10.0.0.5"),
         ("10.1.0.0/16", {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "10.1.0.5"),
-        (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses fit its name"),
+        (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses match its name"),
     ],
 )
 def test_the_address_of_a_node(subnet, found, answer, allocation):

@@ -221,12 +221,12 @@ def test_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path
 def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left, tmp_path, monkeypatch):
     """A slow ssh-keygen holds the start when the machines are there."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ssh-keygen").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "bin" / "ssh-keygen").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexec sleep 60\n")
     (tmp_path / "bin" / "ssh-keygen").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     start = subprocess.Popen([*PROGRAM, "machines", "start", "2", "--ssh", "--name", "early"])
-    wait_until(lambda: [*tmp_path.glob("tutorial_lib-*/ssh")], "the folder of the machines")
+    wait_until(lambda: (tmp_path / "called").exists(), "the call of ssh-keygen")
     start.send_signal(signal.SIGTERM)
     assert start.wait(timeout=60) == 143
     gone("early")

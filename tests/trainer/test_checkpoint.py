@@ -111,7 +111,7 @@ def test_damage_is_found_and_the_file_named(saved):
 )
 def test_a_manifest_names_only_files_of_its_checkpoint(folder, name, tmp_path):
     publish_checkpoint(tmp_path, Manifest(folder, epochs_of(1), {}, {name: FileRecord(1, "")}))
-    with pytest.raises(InputError, match="names files that a checkpoint does not have"):
+    with pytest.raises(InputError, match="lists files that a checkpoint never has"):
         read_checkpoint(tmp_path)
 
 
