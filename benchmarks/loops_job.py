@@ -37,7 +37,7 @@ from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.node import NodeTask
-from tutorial_lib.tasks.task import DistShard, from_adjacency, layerwise_inference
+from tutorial_lib.tasks.task import DistShard, layerwise_inference, make_adjacency_source
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.comm import accuracy, equal_steps, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -82,7 +82,7 @@ class Loops:
                 layers = len(config.fanouts)
                 plain = guide_loop.GraphSAGE(width, config.hidden_size, self.classes, layers, config.dropout)
             else:
-                plain = config.model(width, self.classes)
+                plain = config.build_model(width, self.classes)
         self.models[name] = plain
         model = CPU.wrap(plain)
         return model, torch.optim.Adam(model.parameters(), lr=config.learning_rate)
@@ -105,7 +105,7 @@ class Loops:
             ]
             return lambda: from_memory(model, optimizer, saved, steps)
         task, state = NodeTask(self.shard, replace(self.config, loader="dgl")), TrainState()
-        task.batches = self._loader(name)
+        task.train_loader = self._loader(name)
 
         def ours() -> None:
             train_epoch(model, optimizer, task, state, emit=self.session.events.emit)
@@ -188,7 +188,7 @@ def compare(session: Session, settings: dict[str, Any]) -> None:
             for name in settings["loops"]:
                 found = timed(loops[name])
                 cache = loops.pipelines[name].cache if name in loops.pipelines else None
-                kept = {"rows_asked": cache.asked, "rows_found": cache.hits} if cache else {}
+                kept = {"rows_asked": cache.num_requested, "rows_found": cache.hits} if cache else {}
                 session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
 
 
@@ -219,13 +219,13 @@ def rows(session: Session, settings: dict[str, Any]) -> None:
         batches, pulled = 0, [0]
         for _ in range(settings["rounds"] + 1):
             batches = sum(1 for _ in loops._loader(name))
-            pulled.append(table.asked - table.hits)
+            pulled.append(table.num_requested - table.hits)
         first = len(getattr(table, "needed", [])) and len(table.needed) - batches * settings["rounds"]
         more = {}
         if first:
             fewest = fewest_pulls(table.needed, table.capacity, len(table.slot_of))
             more = {"fewest": sum(fewest[first:]), "window": max(table.windows)}
-        asked = table.asked * settings["rounds"] // (settings["rounds"] + 1)
+        asked = table.num_requested * settings["rounds"] // (settings["rounds"] + 1)
         session.events.emit("rows", loop=name, asked=asked, pulled=pulled[-1] - pulled[1], batches=batches, **more)
         dist.barrier()
 
@@ -254,7 +254,7 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
     """Accuracy over all test nodes after some epochs of each loop, for each seed."""
     loops = Loops(session, settings)
     graph, n = session.graph, session.graph.num_nodes()
-    nodes = loops.shard.own("_N")
+    nodes = loops.shard.local_nodes("_N")
     test = graph.ndata["test_mask"][nodes].bool()
     labels = graph.ndata["label"][nodes]
     lists = NeighborSampler(graph, 0, 3)
@@ -269,7 +269,7 @@ def learn(session: Session, settings: dict[str, Any]) -> None:
             where = f"{name}-{seed}".replace(" ", "-")
             shard = loops.shard
             shard.new_store = lambda k, width, _ntype, where=where: store(n, width, f"{where}-{k}")
-            source = from_adjacency(lists, loops.config.cache)
+            source = make_adjacency_source(lists, loops.config.cache)
             logits = layerwise_inference(plain, source, loops.features, shard, 5000)
             right = float((logits[nodes].argmax(1) == labels)[test].sum())
             found = accuracy(*sum_over_ranks([right, float(test.sum())]))
@@ -285,7 +285,7 @@ def store(n: int, width: int, name: str) -> Any:
 
 def our_model(loops: Loops, name: str) -> torch.nn.Module:
     """The weights of a loop's model in ``models.GraphSAGE``; the names of the weights are the same."""
-    model = loops.config.model(loops.features.shape[1], loops.classes)
+    model = loops.config.build_model(loops.features.shape[1], loops.classes)
     model.load_state_dict(loops.models[name].state_dict())
     return model
 

@@ -52,7 +52,7 @@ MAY_SURVIVE = {
     "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
     "tutorial_lib/tasks/task.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     "tutorial_lib/sampling/pipeline.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",
-    "tutorial_lib/tasks/link.py, side: point < self.test  ->  (point <= self.test)": "no pair has that very hash",
+    "tutorial_lib/tasks/link.py, split_of_edges: point < self.test  ->  (point <= self.test)": "no pair has that hash",
     "tutorial_lib/sampling/rpc.py, sample: bool(remote.any())  ->  (True)": "it spares work on nothing",
     "tutorial_lib/launcher/processes.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
     "notebooks/support/exercises/lesson_07.py, _nap: time.sleep(0.02)  ->  pass": "it only makes a fault likelier",

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tutorial_lib.errors import attempts
+from tutorial_lib.errors import retry_until_timeout
 
 
 def events_of(out: Path) -> list[dict]:
@@ -24,7 +24,7 @@ def events_of(out: Path) -> list[dict]:
 
 def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: subprocess.Popen | None = None) -> Any:
     """What ``met`` returns when it is true; fails after so many seconds, or when a command has ended meanwhile."""
-    for _ in attempts(what, seconds, pause=0.02, say=lambda _text: None):
+    for _ in retry_until_timeout(what, seconds, pause=0.02, say=lambda _text: None):
         if found := met():
             return found
         assert command is None or command.poll() is None, f"ended before {what}: {command.communicate()}"

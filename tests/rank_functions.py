@@ -170,7 +170,7 @@ def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
     mask = torch.tensor(val, dtype=torch.uint8)  # as DGL returns masks
     test = torch.zeros_like(mask) if rank == 0 else 1 - mask
     nodes, labels = torch.arange(len(mask)), torch.tensor(right)
-    share = SimpleNamespace(target="_N", data={"val_mask": mask, "test_mask": test}, own=lambda _: nodes)
+    share = SimpleNamespace(target="_N", data={"val_mask": mask, "test_mask": test}, local_nodes=lambda _: nodes)
     share.original_nodes = lambda _: torch.arange(7).numpy()
     return score_nodes(share, labels, labels, lambda rows, labels: (rows, labels.bool()))[:2]
 

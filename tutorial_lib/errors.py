@@ -51,7 +51,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def ask(question: str) -> bool:
+def ask_yes_no(question: str) -> bool:
     """Return whether the user at the terminal agrees. Without a terminal, the answer is no."""
     in_notebook = "JPY_PARENT_PID" in os.environ  # a kernel inherits a terminal that its user cannot type into
     if not in_notebook and sys.stdin.isatty() and sys.stdout.isatty():
@@ -66,18 +66,18 @@ def check_trust(source: object, values: Mapping[str, object], *, trust: bool) ->
         return
     shown = printable(", ".join(f"{name} {value}" for name, value in values.items())).replace("\n", "\\n")
     message = f"{printable(str(source))} decides which programs, machines and files this command uses: {shown}"
-    if not ask(f"{message}.\nWhoever wrote this file can run programs as you. Use these values?"):
+    if not ask_yes_no(f"{message}.\nWhoever wrote this file can run programs as you. Use these values?"):
         remedy = "If you wrote this file or trust its author, add --trust. Otherwise give your own values as options."
         raise InputError(message, remedy)
 
 
-def to_stderr(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print a message to standard error, separate from the output of a command."""
     print(text, file=sys.stderr, flush=True)
 
 
-def attempts(
-    goal: str, seconds: float, *, pause: float = 0.1, say: Callable[[str], None] = to_stderr, remedy: str = ""
+def retry_until_timeout(
+    goal: str, seconds: float, *, pause: float = 0.1, say: Callable[[str], None] = print_to_stderr, remedy: str = ""
 ) -> Iterator[float]:
     """Repeat a loop body, which gets the remaining seconds, until it breaks. Use ``pause=0`` if the body itself waits.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from tutorial_lib.errors import InputError, attempts, printable
+from tutorial_lib.errors import InputError, printable, retry_until_timeout
 
 JsonObject = dict[str, Any]
 Kind = TypeVar("Kind")
@@ -42,7 +42,7 @@ def check_file(path: Path, size: int | None, digest: str | None) -> str | None:
     return None
 
 
-def flush(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -134,7 +134,7 @@ def lock_folder(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
         if (locked := try_lock(handle)) is False:
             holder = lock_holder(folder)
             remedy = "If this process is idle, stop it. Otherwise use another folder."
-            for _ in attempts(f"{holder}, which is writing to {folder}", seconds, remedy=remedy):
+            for _ in retry_until_timeout(f"{holder}, which is writing to {folder}", seconds, remedy=remedy):
                 if (locked := try_lock(handle)) is not False:
                     break
         yield bool(locked)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tutorial_lib.errors import InputError, TutorialError, attempts
+from tutorial_lib.errors import InputError, TutorialError, retry_until_timeout
 from tutorial_lib.launcher.backends import persistent, wait_or_kill
 from tutorial_lib.launcher.backends.persistent import PersistentBackend, find_program
 from tutorial_lib.launcher.jobspec import Machine
@@ -94,7 +94,7 @@ def _start_slurm(cluster: PersistentBackend, name: str, folder: Path) -> None:
     _run(cluster, first, "slurmctld", "-L", f"{folder}/slurmctld.log")
     for machine in cluster.machines:
         _run(cluster, machine, "slurmd", "-N", machine.name, "-L", f"{folder}/slurmd-{machine.name}.log")
-    for _left in attempts("the nodes of Slurm to be ready", READY_SECONDS, remedy=f"Logs: {folder}"):
+    for _left in retry_until_timeout("the nodes of Slurm to be ready", READY_SECONDS, remedy=f"Logs: {folder}"):
         states = _run(cluster, first, "sinfo", "-h", "-p", "main", "-o", "%T %D", check=False)
         if states == f"idle {len(cluster.machines)}":
             return

@@ -42,7 +42,7 @@ def fake_dgl(tmp_path, monkeypatch) -> str:
     for name in ("libgraphbolt_pytorch_2.2.1.so", "libgraphbolt_pytorch_2.0.0.so", "base.py"):
         (tmp_path / "graphbolt" / name).touch()
     (tmp_path / "datapipes").mkdir()
-    monkeypatch.setattr(stack, "folders_of", lambda _package: [tmp_path])
+    monkeypatch.setattr(stack, "find_package_folders", lambda _package: [tmp_path])
     return str(tmp_path)
 
 
@@ -50,8 +50,8 @@ def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatc
     for version in ("2.2.1", "2.2.1+cu121", "2.0.0"):
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
         assert stack.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
-    monkeypatch.setattr(stack, "folders_of", lambda _package: [])
-    assert "torchdata.datapipes" in stack.problem([fake_dgl])
+    monkeypatch.setattr(stack, "find_package_folders", lambda _package: [])
+    assert "torchdata.datapipes" in stack.find_graphbolt_problem([fake_dgl])
 
 
 def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypatch):

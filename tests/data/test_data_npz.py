@@ -13,7 +13,7 @@ from shared_data import shared_data
 
 from tutorial_lib.data import load_dataset
 from tutorial_lib.data.base import MASKS
-from tutorial_lib.data.own_graph import load_own, standardize
+from tutorial_lib.data.own_graph import load_user_graph, standardize
 from tutorial_lib.errors import InputError
 
 N, F, CLASSES = 40, 6, 3
@@ -72,7 +72,7 @@ def test_features_can_be_dense_or_missing(toy: Path, tmp_path: Path):
     arrays = toy_arrays()
     csr = tuple(arrays.pop(f"attr_{part}") for part in ("data", "indices", "indptr"))
     arrays["attr_matrix"] = sparse.csr_matrix(csr, shape=arrays.pop("attr_shape")).toarray().astype(np.int8)
-    assert load_own(save(tmp_path / "dense.npz", arrays)).fingerprint() == load_own(toy).fingerprint()
+    assert load_user_graph(save(tmp_path / "dense.npz", arrays)).fingerprint() == load_user_graph(toy).fingerprint()
     del arrays["attr_matrix"]
     assert load_dataset(save(tmp_path / "plain.npz", arrays), features=False).num_features == 0
 
@@ -87,10 +87,10 @@ def test_standardize_large_and_tiny_values():
 
 
 def test_split_is_seeded(toy: Path):
-    first, again, other = load_own(toy, seed=3), load_own(toy, seed=3), load_own(toy, seed=4)
+    first, again, other = load_user_graph(toy, seed=3), load_user_graph(toy, seed=3), load_user_graph(toy, seed=4)
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
     # The same on every machine and numpy version: these ids were written down once.
-    assert load_own(toy, seed=0).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
+    assert load_user_graph(toy).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
 
 
 def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
@@ -107,7 +107,7 @@ def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
     theirs = dgl.data.AmazonCoBuyComputerDataset(raw_dir=str(tmp_path))[0]
     ours = load_dataset("amazon-computers", root=tmp_path)
     assert (ours.name, ours.info["file"]) == ("amazon-computers", str(folder / f"{COMPUTERS}.npz"))
-    assert ours.fingerprint() == load_own(computers).fingerprint()
+    assert ours.fingerprint() == load_user_graph(computers).fingerprint()
     counts = (ours.graph.num_nodes(), ours.graph.num_edges(), ours.num_features, ours.num_classes)
     assert counts == (13_752, theirs.num_edges(), 767, 10)
     assert ours.split_counts() == {"train_mask": 8_251, "val_mask": 2_751, "test_mask": 2_750}
@@ -150,7 +150,7 @@ def test_a_download_is_kept_if_it_is_whole(toy: Path, tmp_path: Path, monkeypatc
     source.write_bytes(whole)
     for download in (True, False):
         dataset = load_dataset("amazon-computers", root=root, download=download)
-        assert dataset.fingerprint() == load_own(toy).fingerprint()
+        assert dataset.fingerprint() == load_user_graph(toy).fingerprint()
         assert list(root.iterdir()) == [root / source.name]
         source.unlink(missing_ok=True)
 
@@ -161,11 +161,11 @@ def test_damaged_file(toy: Path):
     flipped = whole[:300] + bytes(byte ^ 255 for byte in whole[300:310]) + whole[310:]
     for content in (b"", b"<html>404</html>", b"\x80\x04\x95pickle", b"\x93NUMPY\x01\x00", whole[:-1], flipped):
         toy.write_bytes(content)
-        assert error_of(lambda: load_own(toy)).message.startswith(f"{toy}: cut off, damaged or pickled")
+        assert error_of(lambda: load_user_graph(toy)).message.startswith(f"{toy}: cut off, damaged or pickled")
     toy.unlink()
-    assert "is neither a folder nor a file" in error_of(lambda: load_own(toy)).message
+    assert "is neither a folder nor a file" in error_of(lambda: load_user_graph(toy)).message
     save(toy, {name: array for name, array in toy_arrays().items() if name != "adj_indices"})
-    assert "in another layout: KeyError: 'adj_indices" in error_of(lambda: load_own(toy)).message
+    assert "in another layout: KeyError: 'adj_indices" in error_of(lambda: load_user_graph(toy)).message
 
 
 def changed(key: int, value: object) -> Callable[[np.ndarray], np.ndarray]:
@@ -198,14 +198,14 @@ def test_pickle_is_never_run(tmp_path: Path):
             return (Path.touch, (tmp_path / "ran",))
 
     arrays = {**toy_arrays(), "labels": np.array([Trap()], dtype=object)}
-    assert "pickled" in error_of(lambda: load_own(save(tmp_path / "trap.npz", arrays))).message
+    assert "pickled" in error_of(lambda: load_user_graph(save(tmp_path / "trap.npz", arrays))).message
     arrays = {**toy_arrays(), "node_names": np.array([Trap()], dtype=object)}
-    assert load_own(save(tmp_path / "named.npz", arrays)).num_classes == CLASSES
+    assert load_user_graph(save(tmp_path / "named.npz", arrays)).num_classes == CLASSES
     assert not (tmp_path / "ran").exists()
 
 
 def test_own_masks_take_the_place_of_a_random_split(toy: Path):
     masks = {name: np.arange(N) % 3 == number for number, name in enumerate(MASKS)}
-    dataset = load_own(save(toy, toy_arrays() | masks))
+    dataset = load_user_graph(save(toy, toy_arrays() | masks))
     assert all((dataset.graph.ndata[name].numpy() == mask).all() for name, mask in masks.items())
     assert (dataset.info["split"], dataset.info["directed"]) == ("masks", False)

@@ -71,7 +71,7 @@ def test_several_types_by_graph_yaml(typed):
 
 
 def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_labels(typed):
-    graph = load_dataset(typed, both_ways=True).graph
+    graph = load_dataset(typed, add_reverse_edges=True).graph
     assert len(graph.canonical_etypes) == 8
     assert ends(graph, ("paper", "rev-writes", "author")) == [[0, 1, 2, 2], [0, 0, 1, 1]]
     write_files(typed, {"authors.csv": "id,label\nann,1\nbob,2\n", "graph.yaml": YAML + "target: paper\n"})
@@ -104,7 +104,7 @@ def test_a_file_of_save_graphs(typed, tmp_path):
     for number, (saved, kept) in enumerate([(whole, whole), (whole.int(), whole), (several, several)]):
         dgl.save_graphs(str(tmp_path / f"{number}.bin"), [saved])
         assert contents(load_dataset(tmp_path / f"{number}.bin").graph) == contents(kept)
-    reversed_too = load_dataset(tmp_path / "0.bin", both_ways=True).graph
+    reversed_too = load_dataset(tmp_path / "0.bin", add_reverse_edges=True).graph
     assert (list(reversed_too.edata), {*reversed_too.ndata}) == ([], {*whole.ndata})
     assert reversed_too.has_edges_between(*reversed(whole.edges())).all()
 

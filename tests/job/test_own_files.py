@@ -11,7 +11,7 @@ from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong
 from tutorial_lib.files import lock_folder, write_json
 from tutorial_lib.job.display import SILENT
-from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder, open_run
+from tutorial_lib.job.folder import CheckpointOptions, check_run_folder, default_run_folder, open_run
 from tutorial_lib.trainer.manifest import Manifest, publish_checkpoint
 
 
@@ -19,16 +19,16 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     """L38. The holder of a run folder is named, and the last event may be cut off."""
     names = {default_run_folder("synthetic-products") for _ in range(20)}
     assert len(names) > 15  # two of the four random digits may well be equal
-    out, resume = check_run_folder(tmp_path / "run"), Continuation(resume=True)
-    with open_run(out, SILENT) as log:
+    out, resume = check_run_folder(tmp_path / "run"), CheckpointOptions(resume=True)
+    with open_run(out, SILENT, CheckpointOptions()) as log:
         log.write({"kind": "stage", "stage": "checks"})
         written = (out / "events.jsonl").read_bytes()
-        for keep in (Continuation(), resume):
+        for checkpointing in (CheckpointOptions(), resume):
             words = f"process {os.getpid()} .*which is writing to {out}"
-            with pytest.raises(WaitedTooLong, match=words), open_run(out, SILENT, keep):
+            with pytest.raises(WaitedTooLong, match=words), open_run(out, SILENT, checkpointing):
                 pass
         assert (out / "events.jsonl").read_bytes() == written != b""
-    with pytest.raises(InputError, match="is not empty"), open_run(out, SILENT):
+    with pytest.raises(InputError, match="is not empty"), open_run(out, SILENT, CheckpointOptions()):
         pass  # the first one has ended meanwhile
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "sta')
@@ -42,16 +42,16 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
 def test_a_job_that_was_not_started_leaves_no_folder(tmp_path):
     """The files of a job that was started stay, also those of a continued run."""
     out = tmp_path / "run"
-    with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT) as log:
+    with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT, CheckpointOptions()) as log:
         log.write({"kind": "stage", "stage": "checks"})
         (out / "logs" / "machine-0").mkdir(parents=True)
         raise InputError("a failed check")
     assert not out.exists()
-    with pytest.raises(JobError), open_run(out, SILENT):
+    with pytest.raises(JobError), open_run(out, SILENT, CheckpointOptions()):
         raise JobError("a failed job")
     (out / "checkpoint").mkdir()
     publish_checkpoint(out / "checkpoint", Manifest("epoch-0001", [], {}, {}))
-    with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT, Continuation(resume=True)):
+    with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT, CheckpointOptions(resume=True)):
         raise InputError("a failed check")
     assert sorted(os.listdir(out)) == ["checkpoint", "events.jsonl"]
 

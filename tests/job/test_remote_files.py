@@ -16,7 +16,7 @@ from ssh_support import assert_private, needs_rsync
 
 from tutorial_lib.errors import InputError, JobError
 from tutorial_lib.job import remote_files
-from tutorial_lib.job.remote_files import RemoteFiles, read_delivery
+from tutorial_lib.job.remote_files import RemoteFiles, read_pending_download
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.trainer.manifest import (
     EpochResult,
@@ -119,7 +119,7 @@ def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
     logs = {f"logs/resume-1/machine-{k}/trainer-0.log" for k in range(2)}
     manifests = {"checkpoint/manifest.json", "checkpoint/manifest-previous.json"}
     assert names == {"predictions.npy", *saved, *logs, *manifests}
-    assert read_delivery(lab.run) is None
+    assert read_pending_download(lab.run) is None
     assert not any(lab.there(k).exists() for k in range(2))
     assert lab.there(1, lab.copy_to / "train.py").read_text() == "train.py"
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
     assert f"python -m tutorial_lib fetch '{lab.run}'" in caught.value.remedy
     assert lab.epochs_here() == 1  # some rows of the second one are on machine-1 only
     assert lab.there(0).exists()
-    assert len(read_delivery(lab.run).machines) == 2
+    assert len(read_pending_download(lab.run).machines) == 2
     saw("the disk of a machine is gone when results are fetched", caught.value.message, None)
     (lab.there(1).parent / "gone").rename(lab.there(1))
     again = lab.files()
@@ -247,4 +247,4 @@ def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
     assert time.monotonic() - start < 60
     assert remedy in caught.value.remedy
     assert not lab.there(0).exists()
-    assert read_delivery(lab.run) is None
+    assert read_pending_download(lab.run) is None

@@ -19,7 +19,7 @@ from runtime_support import MARK, marked_processes
 from tutorial_lib.errors import InputError
 from tutorial_lib.job import train
 from tutorial_lib.job.display import SILENT, RunDisplay
-from tutorial_lib.job.folder import Continuation, open_run
+from tutorial_lib.job.folder import CheckpointOptions, open_run
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -199,7 +199,7 @@ def test_another_partition_is_refused(tmp_path):
     save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), 1, settings)
     writing = tmp_path / "checkpoint" / "epoch-0002"
     writing.mkdir()
-    again, words = Continuation(resume=True), "partition cut one in the checkpoint, cut two now"
+    again, words = CheckpointOptions(resume=True), "partition cut one in the checkpoint, cut two now"
     with pytest.raises(InputError, match=words), open_run(tmp_path, SILENT, again, {"partition": "cut two"}):
         pass
     assert writing.exists()

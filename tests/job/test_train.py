@@ -12,7 +12,7 @@ from shared_data import shared_data
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import make_plan
-from tutorial_lib.tasks.task import LocalShard, from_graph, layerwise_inference
+from tutorial_lib.tasks.task import LocalShard, graph_batches, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 
 SMALL = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "32"]
@@ -25,10 +25,10 @@ RESULT_KEYS = {
 def check_checkpoint(out: Path, dataset: Dataset) -> None:
     """The saved weights, evaluated on the plain graph, predict what the machines predicted together."""
     config = TrainConfig.from_dict(json.loads((out / "checkpoint" / "config.json").read_text()))
-    model = config.model(dataset.num_features, dataset.num_classes)
+    model = config.build_model(dataset.num_features, dataset.num_classes)
     model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
     shard = LocalShard(dataset)
-    logits = layerwise_inference(model, from_graph, shard.data["feat"], shard, 5000)
+    logits = layerwise_inference(model, graph_batches, shard.data["feat"], shard, 5000)
     top = logits.topk(2).values
     clear = (top[:, 0] - top[:, 1] > 1e-4).numpy()  # where two classes tie, the order of a sum may decide
     assert clear.mean() > 0.99

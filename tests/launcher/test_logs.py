@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tutorial_lib.job.display import RunDisplay
-from tutorial_lib.launcher.logs import OUTPUT_BYTES, READ_BYTES, THREADS_LEFT, JobFiles, tail, uncaught_exception
+from tutorial_lib.launcher import logs
 
 
 @pytest.mark.parametrize(
@@ -16,13 +16,13 @@ from tutorial_lib.launcher.logs import OUTPUT_BYTES, READ_BYTES, THREADS_LEFT, J
         (1, ["Traceback ...", "torch.cuda.OutOfMemoryError: 2 GB", ""], "torch.cuda.OutOfMemoryError: 2 GB"),
         (3, ["ValueError: handled"], None),
         (1, ["ValueError: handled", "going on", "bye"], None),
-        (-6, ["KeyError: 3", THREADS_LEFT, ""], "KeyError: 3"),  # as a DGL server dies
+        (-6, ["KeyError: 3", logs.THREADS_LEFT, ""], "KeyError: 3"),  # as a DGL server dies
         (-6, ["KeyError: handled", "what(): bad_alloc"], None),
     ],
 )
 def test_only_an_exception_at_the_end_is_a_cause(code, lines, cause):
     """L16. The last line of a log counts only with the exit code of an exception."""
-    assert uncaught_exception(lines, code) == cause
+    assert logs.uncaught_exception(lines, code) == cause
 
 
 @pytest.mark.parametrize(("end", "count", "last"), [(b"line\n" * 50, 20, "line"), (b"x" * 2000, 1, "... (cut here)")])
@@ -33,7 +33,7 @@ def test_the_end_of_a_log_of_a_gigabyte_needs_no_memory(tmp_path, end, count, la
         file.seek(0, os.SEEK_END)
         file.write(end)
     tracemalloc.start()
-    lines = tail(log)
+    lines = logs.read_last_lines(log)
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
     tracemalloc.stop()
     assert (len(lines), lines[-1].endswith(last), max(map(len, lines)) < 1100) == (count, True, True)
@@ -41,10 +41,10 @@ def test_the_end_of_a_log_of_a_gigabyte_needs_no_memory(tmp_path, end, count, la
 
 def test_all_events_are_read_once(tmp_path):
     """L23. Lines of other kinds, huge lines and half lines do no harm."""
-    path, files, found = tmp_path / "events-0.jsonl", JobFiles(tmp_path), []
+    path, files, found = tmp_path / "events-0.jsonl", logs.JobFiles(tmp_path), []
     with path.open("wb") as file:
         file.write(b'{"kind": "step"}\n' * 100_000)
-        file.write(b'{"kind": "huge", "text": "' + b"h" * 3 * READ_BYTES + b'"}\n')
+        file.write(b'{"kind": "huge", "text": "' + b"h" * 3 * logs.READ_BYTES + b'"}\n')
         file.write(b'{"kind": "failure"}\nno event\n{"kind": "half')
     for _ in range(10):
         found += files.events()
@@ -62,7 +62,7 @@ def write(path: Path, text: str) -> None:
 def test_whole_lines_from_now_on_and_the_rest_at_the_end(tmp_path):
     log = tmp_path / "trainer-1.log"
     log.write_text("of an earlier job\n")
-    files = JobFiles(tmp_path)
+    files = logs.JobFiles(tmp_path)
     assert list(files.output()) == []
     write(log, "one\n\ntwo\n 10%\r 20%\r100%\r\nhal")
     write(tmp_path / "trainer-0.log", "other\n")
@@ -78,10 +78,10 @@ def test_whole_lines_from_now_on_and_the_rest_at_the_end(tmp_path):
 @pytest.mark.parametrize(("count", "width"), [(150, 1), (900_000, 1)])
 def test_of_a_burst_the_end_is_shown_and_the_bytes_before_are_counted(tmp_path, count, width):
     """L23. A program that prints faster than a terminal can show holds nobody up."""
-    log, files = tmp_path / "trainer-0.log", JobFiles(tmp_path)
+    log, files = tmp_path / "trainer-0.log", logs.JobFiles(tmp_path)
     write(log, "".join(f"{k} {'x' * width}\n" for k in range(count)))
     [output] = files.output()
-    assert output["skipped"] == max(0, log.stat().st_size - OUTPUT_BYTES)
+    assert output["skipped"] == max(0, log.stat().st_size - logs.OUTPUT_BYTES)
     assert output["lines"][-1].startswith(f"{count - 1} x")
     assert output["skipped"] + sum(len(line) + 1 for line in output["lines"]) == log.stat().st_size
     write(log, "x" * 3_000_000)  # a line that is longer than what is shown

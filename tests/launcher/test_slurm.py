@@ -15,7 +15,7 @@ from runtime_support import FinishedRun
 
 from support import sandbox
 from support.lessons.programs import why_not
-from tutorial_lib.errors import InputError, WaitedTooLong, attempts
+from tutorial_lib.errors import InputError, WaitedTooLong, retry_until_timeout
 from tutorial_lib.launcher.backends.remote import SlurmBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
@@ -61,7 +61,7 @@ def state(job: int | str) -> dict[str, str]:
 
 def wait_for(job: int | str, *states: str, seconds: float = 240) -> str:
     """Its state, which must become one of these."""
-    for _left in attempts(f"job {job} to be {' or '.join(states)}", seconds, pause=0.3):
+    for _left in retry_until_timeout(f"job {job} to be {' or '.join(states)}", seconds, pause=0.3):
         if (found := state(job)["JobState"]) in states:
             return found
         assert found in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), found

@@ -17,7 +17,7 @@ from commands import PYTHONPATH_OF_ALL, ordinary_user, wait_until
 from commands import tutorial as run_command
 from ssh_support import SSHD
 
-from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.errors import InputError, retry_until_timeout
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.persistent import PersistentBackend, describe_machines, find_program, parse_ttl
@@ -150,7 +150,7 @@ def test_a_shell_uses_the_terminal_of_its_caller(lab):
     assert "machine-0" in shell.before
     shell.sendline("sleep 1000; echo sta''tus $?")
     wait_until(lambda: "sleep 1000" in commands_on("machine-0"), "the sleep to run", 60)
-    for _left in attempts("Ctrl-C to end the sleep", 60):
+    for _left in retry_until_timeout("Ctrl-C to end the sleep", 60):
         shell.sendintr()  # again, because the shell may not have given the terminal to the program yet
         if "sleep 1000" not in commands_on("machine-0"):
             break

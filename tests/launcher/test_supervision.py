@@ -131,7 +131,7 @@ def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypat
     quiet_agent.spec = replace(quiet_agent.spec, roles=roles)
     quiet_agent.link.commands = [[StartRole("server")], [Command("save"), StartRole("trainer")], [], [Command("stop")]]
     finish = quiet_agent.logs / "finish"
-    monkeypatch.setattr(watch, "FINISH", finish.name)
+    monkeypatch.setattr(watch, "SAVE_REQUEST_FILE", finish.name)
     quiet_agent.run_job()
     assert finish.exists()
     assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]

@@ -16,7 +16,7 @@ from fault_support import DUMP, note_member
 from tutorial_lib.launcher import watch
 from tutorial_lib.launcher.watch import (
     MachineHealth,
-    Stack,
+    ProcessStack,
     collect_stacks,
     find_disk_problem,
     registered_processes,
@@ -26,10 +26,10 @@ from tutorial_lib.launcher.watch import (
 @pytest.mark.parametrize(("state", "prefix"), [("S", ""), ("D", "waits for a disk or a network file system, ")])
 def test_a_stack_is_summarized_from_the_main_thread(state, prefix):
     """L18. A report names processes that are stopped or wait for a disk."""
-    stack = Stack("trainer", 0, 7, state, DUMP)
+    stack = ProcessStack("trainer", 0, 7, state, DUMP)
     where = "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
     assert stack.where() == (prefix or "is ") + where
-    assert Stack("trainer", 0, 7, state, "").where() == f"{prefix}wrote no Python stack"
+    assert ProcessStack("trainer", 0, 7, state, "").where() == f"{prefix}wrote no Python stack"
 
 
 CHILD = """
@@ -137,7 +137,7 @@ def test_memory_kills_count_only_near_a_death(tmp_path, monkeypatch):
     assert health.out_of_memory(128 + signal.SIGKILL)
     assert not health.out_of_memory(1)
     assert not health.out_of_memory(-signal.SIGTERM)
-    for _ in range(watch.MEMORY_LOOKS):
+    for _ in range(watch.OOM_HISTORY):
         health.signs_of_life()
     assert not health.out_of_memory(-signal.SIGKILL)
 

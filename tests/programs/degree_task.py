@@ -25,12 +25,12 @@ class DegreeTask(NodeTask):
         return graph.in_degrees(torch.arange(graph.num_nodes())).float().log1p()
 
     def make_model(self) -> nn.Module:
-        return self.config.model(self.features.shape[1], 1).to(self.placement.device)
+        return self.config.build_model(self.features.shape[1], 1).to(self.placement.device)
 
     def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
         return F.mse_loss(model(blocks, rows).flatten(), labels), len(labels)
 
-    def judge(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def predict_and_compare(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logs = outputs.flatten()
         return logs.expm1().round().long(), (logs - labels).abs() < math.log(2)

@@ -18,7 +18,7 @@ from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.nodes import FULL, BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.sampling.rpc import NeighborSampler
-from tutorial_lib.tasks.task import DistShard, from_adjacency, from_graph, layerwise_inference
+from tutorial_lib.tasks.task import DistShard, graph_batches, layerwise_inference, make_adjacency_source
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, open_session, serve_if_server
 
@@ -50,12 +50,12 @@ def tell_inference(session: Session, partition: Partition, features: DistTensor,
     """Logits of all nodes, layer by layer: through DGL's loader, and from this machine's lists."""
     graph = session.graph
     shard = DistShard(session, partition)
-    nodes = shard.own("_N")
-    expected = layerwise_inference(model, from_graph, features, shard, 100)[nodes]
+    nodes = shard.local_nodes("_N")
+    expected = layerwise_inference(model, graph_batches, features, shard, 100)[nodes]
     sampler = NeighborSampler(graph, 0, 3)
     for budget in (0, 20_000, 10**8):
         shard.new_store = lambda k, w, _ntype, b=budget: DistTensor((graph.num_nodes(), w), torch.float32, f"b{b}{k}")
-        found = layerwise_inference(model, from_adjacency(sampler, budget), features, shard, 100)[nodes]
+        found = layerwise_inference(model, make_adjacency_source(sampler, budget), features, shard, 100)[nodes]
         largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
         session.events.emit("inferred", budget=budget, largest=largest, scale=scale)
 
@@ -74,7 +74,7 @@ def tell(session: Session, partition: Partition) -> None:
     graph = session.graph
     nodes = node_split(graph.ndata["train_mask"], graph.get_partition_book(), force_even=True)[:60].long()
     features, all_labels = graph.ndata["feat"], graph.ndata["label"]
-    model = CONFIG.model(features.shape[1], 47)
+    model = CONFIG.build_model(features.shape[1], 47)
     expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), features, model)
     labels = all_labels[nodes].long()
     for name, pipeline in settings(graph).items():
@@ -88,7 +88,7 @@ def tell(session: Session, partition: Partition) -> None:
             scale=float(expected.abs().max()),
             labels=torch.equal(torch.cat([batch.labels for _step, batch in loader.batches(0)]), labels),
             lists=pipeline.sampler.remote_bytes,
-            rows=[pipeline.cache.used, pipeline.cache.asked, pipeline.cache.hits],
+            rows=[pipeline.cache.used, pipeline.cache.num_requested, pipeline.cache.hits],
         )
     dist.barrier()
     tell_inference(session, partition, features, model)

@@ -20,10 +20,10 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
     for _ in range(6):
         ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
         assert torch.equal(cache[ids], everything[ids.long()])
-    assert cache.used == min(room, remote, cache.asked - cache.hits)
+    assert cache.used == min(room, remote, cache.num_requested - cache.hits)
     pulled = [node for asked in tensor.asked for node in asked]
     assert all(not begin <= node < end for node in pulled)
-    assert cache.asked - cache.hits == len(pulled)
+    assert cache.num_requested - cache.hits == len(pulled)
     if room == 100:
         assert len(pulled) == len(set(pulled))  # nothing is pulled twice
     tensor.local_partition[:] = 3.0
@@ -60,10 +60,10 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
     for number, ids in enumerate(batches):
         if number + early < len(batches):
             cache.request()
-        slots = cache.slots()
+        slots = cache.receive_rows()
         waiting.append(len(wire.waiting))
         assert torch.equal(cache.read(slots), everything[ids.long()])
-        assert sum(cache.count) == len(ids)
+        assert sum(cache.last_batch_counts) == len(ids)
     remote = [{node for node in ids.tolist() if not 20 <= node < 25} for ids in batches]
     assert sum(map(len, tensor.asked)) == fewest_pulls(remote, room)
     assert (max(waiting), waiting[-1]) == (2 * early, 0)  # a request to each of two machines
@@ -98,4 +98,4 @@ def test_means_of_lists_of_slots(monkeypatch, own):
     ids[:10], ids[10:20] = 22, 50
     indptr = torch.tensor([0, 0, 5, 10, 15, 15, 30, 40, 40], dtype=torch.int32)
     expected = F.embedding_bag(ids, everything, indptr, mode="mean", include_last_offset=True)
-    assert torch.allclose(cache.mean(cache.slots(ids), indptr), expected, atol=1e-6)
+    assert torch.allclose(cache.mean(cache.receive_rows(ids), indptr), expected, atol=1e-6)

@@ -22,7 +22,7 @@ from tutorial_lib.sampling import rpc
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, prefetch, sampling_thread
 from tutorial_lib.sampling.rpc import NeighborSampler
-from tutorial_lib.trainer.config import check_loader
+from tutorial_lib.trainer.config import parse_cache_size
 
 TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
 
@@ -66,7 +66,7 @@ def test_samples_depend_on_the_seed_and_not_on_pulled_rows(monkeypatch):
             means.append(torch.cat([batch.inputs.mean for batch in batches]))
             for batch in batches:
                 assert torch.equal(batch.labels, batch.seeds)
-                assert torch.equal(batch.inputs.own, FEATURES[batch.input_nodes.long()])
+                assert torch.equal(batch.inputs.dst_rows, FEATURES[batch.input_nodes.long()])
                 assert all(0 < seconds < 60 for _start, seconds in batch.background.values())
     assert len({tuple(one.flatten().tolist()) for one in means}) == 2
     assert all(torch.equal(means[0], means[k]) for k in (1, 3, 4))
@@ -85,7 +85,7 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
     for epoch, count in enumerate((1, 3, 8)):  # of 8 batches
         iteration = PipelineLoader(pipeline, torch.arange(60), [3, 2], 8).batches(epoch)
         for _step, batch in islice(iteration, count):
-            assert torch.equal(batch.inputs.own, FEATURES[batch.input_nodes.long()])
+            assert torch.equal(batch.inputs.dst_rows, FEATURES[batch.input_nodes.long()])
         iteration.close()
         assert not wire.waiting
 
@@ -130,10 +130,10 @@ def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
 
 def test_settings_of_the_loader():
     with pytest.raises(InputError, match="--loader fast"):
-        check_loader("fast", 0, "1GB")
+        parse_cache_size("fast", 0, "1GB")
     with pytest.raises(InputError, match="--loader pipeline with --samplers 2 and --task node is not possible"):
-        check_loader("pipeline", 2, "1GB")
-    assert (check_loader("auto", 2, "0"), check_loader("pipeline", 0, "1.5MB")) == (0, 1_500_000)
+        parse_cache_size("pipeline", 2, "1GB")
+    assert (parse_cache_size("auto", 2, "0"), parse_cache_size("pipeline", 0, "1.5MB")) == (0, 1_500_000)
 
 
 @pytest.mark.cluster

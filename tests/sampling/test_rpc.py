@@ -9,7 +9,7 @@ from row_support import Machines
 
 from tutorial_lib.errors import WaitedTooLong
 from tutorial_lib.sampling import rpc
-from tutorial_lib.sampling.rpc import SampleRequest, receive
+from tutorial_lib.sampling.rpc import SampleRequest, receive_responses
 
 NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2], 5: []}
 
@@ -28,5 +28,5 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
     what = "rows: answer 1 of 2 from the DGL servers of other machines"
     with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
-        receive({7: 0, 8: 1}, "rows")
+        receive_responses({7: 0, 8: 1}, "rows")
     assert capsys.readouterr().err == f"waiting for {what} (for at most 2.5 s)\n"

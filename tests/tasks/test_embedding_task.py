@@ -12,7 +12,7 @@ import torch
 from programs.train_runs import run_trainings
 from safetensors.torch import load_file
 
-from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.folder import CheckpointOptions
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.sampling.nodes import BatchLoader
@@ -27,8 +27,8 @@ from tutorial_lib.trainer.manifest import read_checkpoint
 
 def shard_of(original: torch.Tensor) -> SimpleNamespace:
     """A process that has all nodes, whose IDs in the data set are these."""
-    graph = dgl.graph(([], []), num_nodes=len(original))
-    return SimpleNamespace(distributed=False, graph=graph, own=graph.nodes, original_nodes=lambda _: original.numpy())
+    g = dgl.graph(([], []), num_nodes=len(original))
+    return SimpleNamespace(distributed=False, graph=g, local_nodes=g.nodes, original_nodes=lambda _: original.numpy())
 
 
 CONFIG = TrainConfig(task="embedding", epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=32)
@@ -62,7 +62,7 @@ def test_an_epoch_and_a_validation_leave_no_recorded_rows(dataset) -> None:
     """D12. Validation leaves no gradient trace, and an epoch forgets the rows of each step."""
     graph, task = dataset.graph, EmbeddingTask(LocalShard(dataset), CONFIG)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
-    task.batches = BatchLoader(graph, train, CONFIG.fanouts, CONFIG.batch_size, shuffle=True)
+    task.train_loader = BatchLoader(graph, train, CONFIG.fanouts, CONFIG.batch_size, shuffle=True)
     rows = task.embeddings["node"]
     assert 0 <= task.validate(task.model) <= 1
     assert rows._trace == []
@@ -75,7 +75,7 @@ def test_an_epoch_and_a_validation_leave_no_recorded_rows(dataset) -> None:
 def test_one_process_goes_on_with_the_same_rows(source: DataSource, tmp_path: Path) -> None:
     run_single(source, CONFIG, tmp_path / "whole")
     run_single(source, replace(CONFIG, epochs=2), tmp_path / "parts")
-    run_single(source, CONFIG, tmp_path / "parts", keep=Continuation(resume=True))
+    run_single(source, CONFIG, tmp_path / "parts", checkpointing=CheckpointOptions(resume=True))
     whole, parts = (raw_rows(tmp_path / name, 1) for name in ("whole", "parts"))
     assert sorted(whole) == sorted(STORES)
     for key in STORES:

@@ -10,7 +10,7 @@ from rank_functions import share_that_is_right
 from support.processes import fix_openmp, fork
 from tutorial_lib.models.graphsage import GraphSAGE
 from tutorial_lib.tasks import task as inference
-from tutorial_lib.tasks.task import from_graph, layerwise_inference
+from tutorial_lib.tasks.task import graph_batches, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy
 from tutorial_lib.trainer.events import no_events
 from tutorial_lib.trainer.placement import CPU
@@ -47,7 +47,7 @@ def test_layer_by_layer_is_the_formula(layers, monkeypatch):
         target="_N",
         placement=CPU,
         emit=no_events,
-        own=lambda _ntype: order[:half],
+        local_nodes=lambda _ntype: order[:half],
         new_store=lambda _depth, width, _ntype: stores.append(torch.full((NODES, width), torch.nan)) or stores[-1],
     )
 
@@ -56,7 +56,7 @@ def test_layer_by_layer_is_the_formula(layers, monkeypatch):
         stores[-1][order[half:]] = expected[len(stores) - 1][order[half:]]
 
     monkeypatch.setattr(inference, "barrier", wait_for_all)
-    found = layerwise_inference(model, from_graph, x, shard, 7, last=torch.sigmoid)
+    found = layerwise_inference(model, graph_batches, x, shard, 7, last=torch.sigmoid)
     assert torch.allclose(found, expected[-1], atol=1e-5)
     assert not found.requires_grad
     assert len(stores) == layers

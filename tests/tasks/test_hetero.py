@@ -19,7 +19,7 @@ from tutorial_lib.partition import load_partition_folder, partition_dataset
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import HeteroTask, learnable_embeddings
 from tutorial_lib.tasks.run import train_single
-from tutorial_lib.tasks.task import LocalShard, from_graph, layerwise_inference
+from tutorial_lib.tasks.task import LocalShard, graph_batches, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.manifest import read_checkpoint
 
@@ -148,5 +148,5 @@ def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     model = HeteroTask(shard, config).model
     model.load_state_dict(load_file(whole / "checkpoint" / "model.safetensors"))
     stores = {"paper": academic.target_data["feat"], **rows[0]}
-    logits = layerwise_inference(model, from_graph, stores, shard, 1000)
+    logits = layerwise_inference(model, graph_batches, stores, shard, 1000)
     assert (logits.argmax(1).numpy() == np.load(whole / "predictions.npy")).mean() > 0.998

@@ -17,7 +17,7 @@ from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.tasks.link import SCALE, SHIFT, EdgeLoader, LinkTask, TrainingGraph, edge_ranks, pair_hash, unit
 from tutorial_lib.tasks.run import train_single
-from tutorial_lib.tasks.task import SIDES, TEST, TRAIN, LocalShard
+from tutorial_lib.tasks.task import SPLITS, TEST, TRAIN, LocalShard
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import Stopped
@@ -25,7 +25,7 @@ from tutorial_lib.trainer.manifest import read_checkpoint
 
 CONFIG = TrainConfig(task="link", epochs=3, fanouts=(5, 5), batch_size=100, hidden_size=16, dropout=0.2)
 CONFIG = replace(CONFIG, learning_rate=0.01)
-OPTIONS = {"epoch_edges": 1000, "validation_edges": 200, "eval_negatives": 50}
+OPTIONS = {"epoch_edges": 1000, "val_edges": 200, "eval_negatives": 50}
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +56,14 @@ def test_both_directions_of_an_edge_are_on_one_side(tiny: Dataset) -> None:
     src, dst = tiny.graph.edges(order="eid")
     original = torch.arange(tiny.graph.num_nodes())
     split = TrainingGraph(tiny.graph, original, 0, val=0.05, test=0.1)
-    side = split.side(src, dst)
-    assert torch.equal(side, split.side(dst, src))
+    side = split.split_of_edges(src, dst)
+    assert torch.equal(side, split.split_of_edges(dst, src))
     pairs = len(src) / 2
     for number, share in enumerate((0.85, 0.05, 0.1)):
         assert float((side == number).float().mean()) == pytest.approx(share, abs=2 / pairs**0.5)
-    both = (side == TEST) & (TrainingGraph(tiny.graph, original, 1, val=0.05, test=0.1).side(src, dst) == TEST)
+    both = (side == TEST) & (TrainingGraph(tiny.graph, original, 1, 0.05, 0.1).split_of_edges(src, dst) == TEST)
     assert abs(float(both.float().mean()) - 0.01) < 0.002  # another seed: an independent choice
-    assert (TrainingGraph(tiny.graph, original, 0, 0.0, 0.0).side(src, dst) == TRAIN).all()
+    assert (TrainingGraph(tiny.graph, original, 0, 0.0, 0.0).split_of_edges(src, dst) == TRAIN).all()
 
 
 def ends_of(block: dgl.DGLGraph) -> torch.Tensor:
@@ -74,7 +74,7 @@ def ends_of(block: dgl.DGLGraph) -> torch.Tensor:
 def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGraph) -> None:
     """D9. With full fan-out, a block has every training edge into its seeds except the edges of the batch."""
     graph = view.graph
-    side = view.side(*graph.edges(order="eid"))
+    side = view.split_of_edges(*graph.edges(order="eid"))
     train = (side == TRAIN).nonzero().flatten()
     loader = EdgeLoader(view, train, (-1, -1), 32, negatives=2, shuffle=True, training=True)
     _step, batch = next(loader.batches(0))
@@ -149,8 +149,8 @@ def test_negatives_and_validation_edges(tiny: Dataset) -> None:
     assert len(task.negatives.unique()) == 50
     assert torch.equal(task.negatives, again.negatives)
     assert not torch.equal(task.negatives, other.negatives)
-    assert 200 <= len(task.val.examples) < 300
-    assert len(task.batches) == 10
+    assert 200 <= len(task.val_loader.examples) < 300
+    assert len(task.train_loader) == 10
 
 
 def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
@@ -212,7 +212,7 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     assert result["test_score"] == pytest.approx(float((1 / rank.double()).mean()), abs=1e-9)
     assert result["scores"]["test_hits@10"] == pytest.approx(float((rank <= 10).double().mean()), abs=1e-9)
     splits = [event for event in events_of(out) if event["kind"] == "split"]
-    for side in SIDES:
+    for side in SPLITS:
         assert sum(event[f"{side}_edges"] for event in splits) == len(task.edges[side])
     assert abs(splits[0]["train_edges"] - splits[1]["train_edges"]) <= 1
 

@@ -55,14 +55,14 @@ def test_each_task_refuses_data_that_does_not_suit_it(features, labels, masks, t
 def test_a_task_gets_float_labels_unchanged(name, small_dataset, monkeypatch):
     monkeypatch.setattr(NodeTask, "get_labels", lambda task: torch.rand(task.shard.graph.num_nodes()))
     task = get_task_class(name)(LocalShard(small_dataset), TrainConfig(task=name, fanouts=(3,), hidden_size=8))
-    _, batch = next(task.batches.batches(0))
+    _, batch = next(task.train_loader.batches(0))
     assert torch.equal(task.inputs(batch)[-1], task.labels[batch.seeds])
 
 
 @pytest.mark.parametrize(("task", "score"), [("link", "MRR"), ("node", "accuracy")])
 def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkeypatch):
     """The MRR of links once stood in result.json as val_accuracy."""
-    for name, value in {"epoch_edges": 1000, "validation_edges": 200, "eval_negatives": 20}.items():
+    for name, value in {"epoch_edges": 1000, "val_edges": 200, "eval_negatives": 20}.items():
         monkeypatch.setattr(link.LinkTask, name, value)
     config = TrainConfig(task=task, epochs=1, fanouts=(3,), batch_size=5000, hidden_size=8)
     result = run_single(DataSource("synthetic-products", scale=0.002, root=data_root), config, tmp_path / "run")

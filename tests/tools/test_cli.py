@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tutorial_lib.job.folder import Continuation
+from tutorial_lib.job.folder import CheckpointOptions
 from tutorial_lib.job.layout import RealMachines
 from tutorial_lib.tools import jobs
 from tutorial_lib.tools.options import options_to_store, parse, run_command
@@ -63,7 +63,7 @@ def test_each_option_arrives_in_its_field(separator):
     text += "--remote-python py"
     given = arguments_of("train", *words(text), "--allow_public_addresses", "--resume", "--fanouts", "-1,3")
     assert (given["config"].batch_size, given["config"].ahead, given["fanouts"]) == (7, 5, "-1,3")
-    assert (given["keep"], given["source"].seed) == (Continuation(True, 4), 5)
+    assert (given["checkpointing"], given["source"].seed) == (CheckpointOptions(True, 4), 5)
     assert given["ssh"] == RealMachines(Path("ip.txt"), python="py", allow_public=True)
     assert (given["layout"].trainers, given["layout"].limits().stall) == (3, None)
     text = "--num-trainers 2 --num-samplers=1 --num-servers 3 --extra-envs A=1 --timeout 9 --part-config p.json "

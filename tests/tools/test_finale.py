@@ -30,7 +30,7 @@ def test_a_large_run_needs_an_answer(monkeypatch, capsys):
     confirm(0.01, epochs=1)
     assert re.search(r"estimate: .* about [\d.]+ MB of memory on each machine, 1 min", capsys.readouterr().out)
     for answer in (True, False):
-        monkeypatch.setattr(jobs, "ask", lambda _question, answer=answer: answer)
+        monkeypatch.setattr(jobs, "ask_yes_no", lambda _question, answer=answer: answer)
         with contextlib.nullcontext() if answer else pytest.raises(InputError, match="was not confirmed"):
             confirm(0.1, epochs=100_000)
 

@@ -71,9 +71,9 @@ def test_what_the_user_trusts_or_gives_again_is_not_asked_about(run, run_here, t
     goes_on = "error: --resume: no checkpoint in"
     assert goes_on in run_here("train", "--resume", "--out", str(run), "--trust").stderr
     assert goes_on in run_here("train", "--resume", "--out", str(run), "--root", str(tmp_path / "other")).stderr
-    monkeypatch.setattr("tutorial_lib.errors.ask", lambda _question: True)
+    monkeypatch.setattr("tutorial_lib.errors.ask_yes_no", lambda _question: True)
     assert goes_on in run_here("train", "--resume", "--out", str(run)).stderr
-    monkeypatch.setattr("tutorial_lib.errors.ask", lambda _question: False)
+    monkeypatch.setattr("tutorial_lib.errors.ask_yes_no", lambda _question: False)
     assert "add --trust" in run_here("train", "--resume", "--out", str(run)).stderr
 
 

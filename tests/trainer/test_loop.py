@@ -50,7 +50,7 @@ class Noisy(Task):
     evaluate: Any = None
 
     def __init__(self, batches: Numbers, val: Numbers) -> None:
-        self.batches, self.val = batches, val
+        self.train_loader, self.val_loader = batches, val
 
     def inputs(self, batch: torch.Tensor) -> tuple[Any, ...]:
         return torch.ones(len(batch), 4), batch

@@ -55,7 +55,7 @@ def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
                 yield step, batch
 
     task = NodeTask(LocalShard(small_dataset), CONFIG)
-    task.batches = Recorded(small_dataset.graph, train, [5, 5], 300, shuffle=True)
+    task.train_loader = Recorded(small_dataset.graph, train, [5, 5], 300, shuffle=True)
     state = TrainState([EpochResult(k, 0.0, 0.0, 0.0) for k in range(4)])
     optimizer = torch.optim.Adam(task.model.parameters())
     train_epoch(task.model, optimizer, task, state, emit=lambda _kind, **fields: steps.append(fields))

@@ -20,22 +20,22 @@ NAME = "dgl.graphbolt"
 
 def graphbolt_problem() -> str | None:
     """Return the reason why GraphBolt cannot be loaded, or None. Imports neither torch nor DGL."""
-    return problem(folders_of("dgl"))
+    return find_graphbolt_problem(find_package_folders("dgl"))
 
 
-def folders_of(package: str) -> list[str]:
+def find_package_folders(package: str) -> list[str]:
     spec = importlib.util.find_spec(package)
     return list(spec.submodule_search_locations or ()) if spec else []
 
 
-def problem(dgl_path: Iterable[str]) -> str | None:
+def find_graphbolt_problem(dgl_path: Iterable[str]) -> str | None:
     """Return the reason why ``dgl.graphbolt`` cannot be loaded from the folders of the package ``dgl``, or None."""
     paths = [path for folder in dgl_path for path in Path(folder, "graphbolt").glob("libgraphbolt_pytorch_*.so")]
     built, loaded = sorted(path.stem.rpartition("_")[2] for path in paths), sys.modules.get("torch")
     torch = str(loaded.__version__ if loaded else version("torch")).split("+")[0]
     if torch not in built:
         return f"this DGL has a GraphBolt library for torch {', '.join(built) or '(none)'}, but this is torch {torch}"
-    if any(Path(folder, "datapipes").is_dir() for folder in folders_of("torchdata")):
+    if any(Path(folder, "datapipes").is_dir() for folder in find_package_folders("torchdata")):
         return None
     return "dgl.graphbolt needs torchdata.datapipes, which torchdata 0.10 removed (the course pins 0.7.1)"
 
@@ -65,7 +65,7 @@ class Finder(Loader):
         importer = getattr(sys.modules.get("ogb.version"), "__spec__", None)
         if name == "outdated" and getattr(importer, "_initializing", False):
             raise ModuleNotFoundError("ogb does not ask for newer versions of itself here", name=name)
-        if name == NAME and (reason := problem(path or [])):
+        if name == NAME and (reason := find_graphbolt_problem(path or [])):
             return ModuleSpec(name, self, loader_state=reason, is_package=True)
         return None
 

@@ -43,7 +43,7 @@ def load_dataset(
     root: str | Path | None = None,
     features: bool = True,
     download: bool = False,
-    both_ways: bool = False,
+    add_reverse_edges: bool = False,
 ) -> Dataset:
     """Load a data set and check it.
 
@@ -55,7 +55,7 @@ def load_dataset(
         root: folder of downloads and caches, by default ``data/``.
         features: False accepts a data set without features.
         download: allow a download.
-        both_ways: add the reverse of each edge of the user's graph. The other data sets have both directions.
+        add_reverse_edges: add the reverse of each edge of the user's graph. The other data sets have both directions.
     """
     root = Path(root).expanduser() if root is not None else default_root()
     name = str(name_or_path)
@@ -65,10 +65,10 @@ def load_dataset(
     elif name in SPECS:
         dataset = load_ogb(name, root=root, features=features, download=download)
     else:
-        from tutorial_lib.data.own_graph import load_own  # only now, because DGL takes 2 s and 80 MB
+        from tutorial_lib.data.own_graph import load_user_graph  # only now, because DGL takes 2 s and 80 MB
 
         path = find_amazon(name, root, download=download) if name in STEMS else Path(name)
-        dataset = load_own(path, seed=seed, both_ways=both_ways)
+        dataset = load_user_graph(path, seed=seed, add_reverse_edges=add_reverse_edges)
         if name in STEMS:
             dataset.name = name
     return check_dataset(dataset, need_features=features)

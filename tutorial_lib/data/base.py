@@ -25,7 +25,7 @@ Relation = tuple[str, str, str]
 Tensors = dict[str, "torch.Tensor"]
 Edges = dict[Relation, tuple[np.ndarray, np.ndarray]]
 NODE, EDGE = "_N", ("_N", "_E", "_N")  # DGL's names in a graph with one type of nodes and one of edges
-PIECE = 1 << 24  # edges that are read together
+EDGES_PER_READ = 1 << 24  # edges that are read together
 LARGE = 1 << 26  # bytes. Smaller arrays stay in memory
 MADV_PAGEOUT = 21  # from <linux/mman.h>, because Python does not define this constant
 
@@ -138,11 +138,11 @@ def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, endpoint: in
     import torch
 
     if not isinstance(graph, Pairs):
-        yield from graph.edges(order="eid", etype=relation)[endpoint].split(PIECE)
+        yield from graph.edges(order="eid", etype=relation)[endpoint].split(EDGES_PER_READ)
         return
     for array in (graph.low, graph.high)[:: -1 if endpoint else 1]:
-        for start in range(0, len(array), PIECE):
-            yield torch.from_numpy(array[start : start + PIECE].astype(np.int64))
+        for start in range(0, len(array), EDGES_PER_READ):
+            yield torch.from_numpy(array[start : start + EDGES_PER_READ].astype(np.int64))
         release_pages(graph)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tutorial_lib.errors import InputError, to_stderr
+from tutorial_lib.errors import InputError, print_to_stderr
 from tutorial_lib.files import lock_folder
 
 Arrays = dict[str, np.ndarray]
@@ -72,14 +72,14 @@ def load_generated(root: Path, name: str, version: int, scale: float, seed: int,
     if (cached := read_cache(folder)) is not None:
         return cached
     if scale > QUIET_SCALE:
-        to_stderr(f"generating {name} at scale {scale:g}")
+        print_to_stderr(f"generating {name} at scale {scale:g}")
     arrays, generated = Arrays(), make(scale, seed)
     try:
         with sibling_folder(folder) as temporary:
             if (cached := read_cache(folder)) is not None:  # another process was faster
                 return cached
             if folder.exists():
-                to_stderr(f"the cache {folder} is damaged and is generated again")
+                print_to_stderr(f"the cache {folder} is damaged and is generated again")
                 shutil.rmtree(folder, ignore_errors=True)
             for key, arrays[key] in generated:
                 np.save(temporary / f"{key}.npy", arrays[key])
@@ -87,7 +87,7 @@ def load_generated(root: Path, name: str, version: int, scale: float, seed: int,
             (temporary / "meta.json").write_text(json.dumps({"arrays": [*arrays]}) + "\n")
             temporary.rename(folder)
     except OSError as error:  # with a full disk or a read-only folder, the next start generates the arrays again
-        to_stderr(f"not cached in {folder}: {error}")
+        print_to_stderr(f"not cached in {folder}: {error}")
         arrays.update(generated)
     return arrays
 

@@ -60,23 +60,23 @@ class GraphFiles:
     target: str | None = None  # type of the nodes with labels, or None for the only type that has labels
 
 
-def load_own(path: Path, *, seed: int = 0, both_ways: bool = False) -> Dataset:
-    """Read the user's graph. ``both_ways`` adds the reverse of each edge, and ``seed`` is for a random split."""
+def load_user_graph(path: Path, *, seed: int = 0, add_reverse_edges: bool = False) -> Dataset:
+    """Read the user's graph. ``add_reverse_edges`` adds each reverse edge, and ``seed`` is for a random split."""
     path = path.expanduser()
     if path.is_dir():
         files = _read_folder(path)
     elif not path.is_file():
         raise InputError(f"{path} is neither a folder nor a file", "docs/own-graph.md describes the files.")
     elif path.suffix in (".npz", ".zip"):
-        files, both_ways = _read_npz(path), True
+        files, add_reverse_edges = _read_npz(path), True
     else:
         files = _read_dgl_file(path)
     target = _check_types(path, files)
     counts = {ntype: len(nodes.ids) for ntype, nodes in files.nodes.items()}
-    if both_ways:
+    if add_reverse_edges:
         files.edge_data, files.edges = {}, _add_reverse_edges(files.edges, counts)
     graph, nodes, num_classes = make_graph(files.edges, counts), files.nodes[target], 0
-    info: JsonObject = {"file": str(path), "directed": not both_ways}
+    info: JsonObject = {"file": str(path), "directed": not add_reverse_edges}
     label, split, class_names = nodes.labels(), nodes.split(seed, info), nodes.class_names
     if label is not None and split is not None:
         num_classes = max(len(class_names), int(label.max()) + 1, 1)

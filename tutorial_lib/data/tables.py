@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from tutorial_lib.data.base import MASKS, random_split
-from tutorial_lib.errors import InputError, to_stderr
+from tutorial_lib.errors import InputError, print_to_stderr
 from tutorial_lib.files import JsonObject
 
 TABLES = (".csv", ".csv.gz", ".parquet")
@@ -160,7 +160,7 @@ def read_nodes(path: Path) -> Nodes:
     if path.is_dir():
         unknown = {file.name for file in path.glob("*.npy")} - {"edges.npy", *(f"{name}.npy" for name in FIELDS)}
         if unknown and not (path / "graph.yaml").exists():
-            to_stderr(f"warning: {path}: {', '.join(sorted(unknown))} is not read, see docs/own-graph.md")
+            print_to_stderr(f"warning: {path}: {', '.join(sorted(unknown))} is not read, see docs/own-graph.md")
         table = find_one_file(path, "nodes", TABLES)
         nodes.arrays = {name: read_array(file) for name in FIELDS if (file := path / f"{name}.npy").is_file()}
     if table is not None:

@@ -22,7 +22,7 @@ OPTIONS_FILE = "options.json"
 
 
 @dataclass(frozen=True)
-class Continuation:
+class CheckpointOptions:
     """Whether a run continues from a checkpoint, and how it saves its state.
 
     Attributes:
@@ -74,7 +74,7 @@ def continue_command(kind: str, out: Path) -> str:
 
 
 @contextlib.contextmanager
-def own_run_folder(out: Path) -> Iterator[None]:
+def lock_run_folder(out: Path) -> Iterator[None]:
     """Make, lock and check a run folder. A WaitedTooLong names another program that runs in it."""
     with lock_folder(out, 0.0):
         check_right_to_write(out)
@@ -99,22 +99,22 @@ class EventLog:
 
 @contextlib.contextmanager
 def open_run(
-    out: Path, reporter: RunDisplay, keep: Continuation = Continuation(), settings: JsonObject | None = None
+    out: Path, reporter: RunDisplay, checkpointing: CheckpointOptions, settings: JsonObject | None = None
 ) -> Iterator[EventLog]:
     """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
 
     If the block raises an InputError before a process was started, a new folder is removed.
     """
-    with own_run_folder(out):
-        check_run_folder(out, resume=keep.resume)
+    with lock_run_folder(out):
+        check_run_folder(out, resume=checkpointing.resume)
         resumed, checkpoints = list[manifests.EpochResult](), out / "checkpoint"
-        if keep.resume and settings:
+        if checkpointing.resume and settings:
             saved = manifests.read_checkpoint(checkpoints).manifest
             manifests.check_same_settings(saved.description, settings, checkpoints)
             manifests.remove_checkpoints(checkpoints)  # of an interrupted save
             resumed = saved.epochs
-        if keep.options is not None:
-            write_json(out / OPTIONS_FILE, keep.options)
+        if checkpointing.options is not None:
+            write_json(out / OPTIONS_FILE, checkpointing.options)
         # Unbuffered, because Python would write the rest of an event again after a full disk
         with (out / "events.jsonl").open("ab+", buffering=0) as file:
             file.seek(0)

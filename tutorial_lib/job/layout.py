@@ -12,7 +12,7 @@ from typing import Any
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import JobPlan, read_part
 from tutorial_lib.job.display import SILENT, RunDisplay
-from tutorial_lib.job.folder import open_run
+from tutorial_lib.job.folder import CheckpointOptions, open_run
 from tutorial_lib.job.ip_config import check_private, read_ip_config, write_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
 from tutorial_lib.launcher.agents import Agents
@@ -223,7 +223,7 @@ def launch(request: LaunchRequest, reporter: RunDisplay = SILENT, *, verbose: bo
     if request.part_config is not None:
         part_config, ip_config = ((workspace / path).resolve() for path in (request.part_config, request.ip_config))
         read_part(part_config, 0, len(cluster.machines))
-    with open_run(out, reporter) as log, cluster, Agents(cluster, out, reporter.say) as agents:
+    with open_run(out, reporter, CheckpointOptions()) as log, cluster, Agents(cluster, out, reporter.say) as agents:
         if ip_config is not None and request.ssh_machines is None:
             provide_ip_config(ip_config, cluster.machines)
         plan = request.plan(

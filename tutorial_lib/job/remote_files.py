@@ -22,16 +22,16 @@ from subprocess import DEVNULL, PIPE
 import psutil
 
 from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, describe_exit_code, printable
-from tutorial_lib.files import flush, read_json, write_json
+from tutorial_lib.files import fsync_path, read_json, write_json
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.backends.remote import SshBackend
 from tutorial_lib.launcher.coordinator import Event, OnEvent
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, read_manifests
 
-LIST = "delivery.json"
+PENDING_FILE = "delivery.json"
 JOB, IP_CONFIG = "job.json", "ip_config.txt"  # inputs of the trainers in the run folder
-ONLY_HERE = (JOB, IP_CONFIG, LIST, "options.json", "events.jsonl", "result.json", "checkpoint/manifest*.json")
+ONLY_HERE = (JOB, IP_CONFIG, PENDING_FILE, "options.json", "events.jsonl", "result.json", "checkpoint/manifest*.json")
 SKIPPED = (".*", "__pycache__/", "runs/", "node_modules/")  # of a workspace
 SILENCE_SECONDS = 300  # rsync sends nothing while it compares a large file
 # With -s, no shell expands a name. The progress makes rsync notice that this process was killed and its pipe is closed.
@@ -45,7 +45,7 @@ Upload = tuple[Path, str, Path | None]  # folder here, folder below COPY_TO, and
 
 
 @dataclass(frozen=True)
-class Delivery:
+class PendingDownload:
     """Content of ``delivery.json``: the folder of a run on its machines, and how to reach them over ssh."""
 
     folder: str
@@ -55,18 +55,18 @@ class Delivery:
     config: str | None = None
 
 
-def read_delivery(run: Path) -> Delivery | None:
-    """Return the delivery of a run, or None if nothing is left to download."""
-    if not os.path.lexists(run / LIST):
+def read_pending_download(run: Path) -> PendingDownload | None:
+    """Return the pending download of a run, or None if nothing is left to download."""
+    if not os.path.lexists(run / PENDING_FILE):
         return None
-    delivery = read_json(run / LIST, Delivery)
-    if not (delivery.machines and re.fullmatch(r"/.*/results/[^/]+-[0-9a-f]{8}", delivery.folder)):
-        raise InputError(f"{run / LIST} is damaged: {delivery.folder} is not the folder of a run")  # would be removed
-    return delivery
+    pending = read_json(run / PENDING_FILE, PendingDownload)
+    if not (pending.machines and re.fullmatch(r"/.*/results/[^/]+-[0-9a-f]{8}", pending.folder)):  # would be removed
+        raise InputError(f"{run / PENDING_FILE} is damaged: {pending.folder} is not the folder of a run")
+    return pending
 
 
-def delivery_of(cluster: Backend, folder: str) -> Delivery:
-    return Delivery(folder, [(m.name, m.address) for m in cluster.machines], **(cluster.traits.ssh_options or {}))
+def pending_download_of(cluster: Backend, path: str) -> PendingDownload:
+    return PendingDownload(path, [(m.name, m.address) for m in cluster.machines], **(cluster.traits.ssh_options or {}))
 
 
 def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None = None, *, trust: bool) -> list[str]:
@@ -74,12 +74,12 @@ def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None
 
     Unless the machines are those of ``cluster``, this asks before it connects to machines that the run folder names.
     """
-    if (delivery := read_delivery(run)) is None:
+    if (pending := read_pending_download(run)) is None:
         return []
-    if cluster is None or delivery != delivery_of(cluster, delivery.folder):
-        check_trust(run / LIST, {name: value for name, value in asdict(delivery).items() if value}, trust=trust)
-    machines = [Machine(*machine) for machine in delivery.machines]
-    backend = SshBackend(machines, port=delivery.port, username=delivery.username, config=delivery.config)
+    if cluster is None or pending != pending_download_of(cluster, pending.folder):
+        check_trust(run / PENDING_FILE, {name: value for name, value in asdict(pending).items() if value}, trust=trust)
+    machines = [Machine(*machine) for machine in pending.machines]
+    backend = SshBackend(machines, port=pending.port, username=pending.username, config=pending.config)
     # The backend is not entered, because an unreachable machine would prevent the download from the others.
     return RemoteFiles(backend, run, lambda event: say(event["text"])).finish()
 
@@ -92,7 +92,7 @@ class RemoteFiles:
 
     def __init__(self, cluster: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
         self.cluster, self.run, copy_to = cluster, run, cluster.traits.copy_to
-        self.pending = read_delivery(run)  # a run and its continuations have one folder until all results are here
+        self.pending = read_pending_download(run)  # a run and its continuations have one folder until all files arrive
         self.folder = self.pending.folder if self.pending else f"{copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         self.uploads = [(run, self.folder, None)]
         self.uploads += [(source, f"{copy_to}/{target}", parts) for source, target, parts in uploads]
@@ -123,7 +123,7 @@ class RemoteFiles:
 
     def __enter__(self) -> "RemoteFiles":
         if self.cluster.traits.ssh_options is not None:  # otherwise, no later command can reach the machines
-            write_json(self.run / LIST, asdict(delivery_of(self.cluster, self.folder)))
+            write_json(self.run / PENDING_FILE, asdict(pending_download_of(self.cluster, self.folder)))
         for error in self._on_all(self._upload).values():
             if self.pending is None:  # no process has run, so no machine has results
                 self._remove_folders()
@@ -161,7 +161,7 @@ class RemoteFiles:
             for machine, error in self._on_all(fetch).items():
                 problems.append(f"{error}; {machine.name} ({machine.address}) still has its results in {self.folder}")
             for path in self.run.rglob("*"):
-                flush(path)
+                fsync_path(path)
             local = read_manifests(checkpoints).get(NEWEST)
             if newest and (local is None or (len(local.epochs), local.step) < (len(newest.epochs), newest.step)):
                 adopt_checkpoint(checkpoints, newest)
@@ -190,7 +190,7 @@ class RemoteFiles:
         self._say(f"{machine.name}: {copied} files copied, checksums verified", "copied")
 
     def _remove_folders(self) -> None:
-        (self.run / LIST).unlink(missing_ok=True)
+        (self.run / PENDING_FILE).unlink(missing_ok=True)
         command, silent = ["rm", "-rf", "--", self.folder], dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
         removals = {machine: self.cluster.popen(machine, command, **silent) for machine in self.cluster.machines}
         for machine, removal in removals.items():

@@ -43,7 +43,7 @@ class DataSource:
         check_arguments(self.name, self.scale, self.seed)
 
     def load(self, *, features: bool = True, download: bool = False) -> Dataset:
-        options = {"scale": self.scale, "seed": self.seed, "root": self.root, "both_ways": self.both_ways}
+        options = {"scale": self.scale, "seed": self.seed, "root": self.root, "add_reverse_edges": self.both_ways}
         dataset = load_dataset(self.name, features=features, download=download, **options)
         if not features and dataset.structure.is_homogeneous:  # the task's check reports several types
             dataset.structure.ndata.pop("feat", None)

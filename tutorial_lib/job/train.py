@@ -18,7 +18,7 @@ from tutorial_lib.errors import JobError
 from tutorial_lib.files import JsonObject, write_json
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.display import SILENT, RunDisplay
-from tutorial_lib.job.folder import Continuation, EventLog, open_run, own_run_folder
+from tutorial_lib.job.folder import CheckpointOptions, EventLog, lock_run_folder, open_run
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.remote_files import IP_CONFIG, JOB, fetch_results
@@ -41,7 +41,7 @@ def run_distributed(
     config: TrainConfig,
     out: Path,
     reporter: RunDisplay = SILENT,
-    keep: Continuation = Continuation(),
+    checkpointing: CheckpointOptions = CheckpointOptions(),
 ) -> JsonObject:
     """Train on the machines of ``layout`` and return the content of ``result.json``.
 
@@ -68,21 +68,21 @@ def run_distributed(
     settings = {"dataset": info["name"], "data fingerprint": manifest["fingerprint"][:16], "machines": count}
     settings |= {"trainers": layout.trainers, "partition": manifest["files"]["node_map.npy"]["sha256"][:16]}
     settings |= config.to_dict()
-    if keep.resume:
-        with own_run_folder(out):  # the machines of a killed run can have a newer checkpoint
-            for problem in fetch_results(out, reporter.say, cluster, trust=keep.trust):
+    if checkpointing.resume:
+        with lock_run_folder(out):  # the machines of a killed run can have a newer checkpoint
+            for problem in fetch_results(out, reporter.say, cluster, trust=checkpointing.trust):
                 reporter.say(f"continuing without some results: {problem}")
     start, logs = time.time(), out / "logs"
     if logs.exists():  # the logs of earlier starts stay
         logs /= f"resume-{len(list(logs.glob('resume-*'))) + 1}"
-    with open_run(out, reporter, keep, settings) as log, cluster, Agents(cluster, logs, reporter.say) as agents:
+    with open_run(out, reporter, checkpointing, settings) as log, cluster, Agents(cluster, logs, reporter.say) as group:
         job = {"train": config.to_dict(), "description": settings, "device": layout.device}
-        write_json(out / JOB, {**job, "checkpoint_every": keep.every, "resume": keep.resume})
+        write_json(out / JOB, {**job, "checkpoint_every": checkpointing.every, "resume": checkpointing.resume})
         write_ip_config(out / IP_CONFIG, cluster.machines)
         plan = make_plan(partition, cluster, layout, config, out, logs)
         uploads = [(parts, f"partitions/{parts.name}", partition.config.parent)]
         limits = replace(layout.limits(), finishing=FINISHING_SECONDS)
-        use = run_on_machines(agents, plan, limits, out, log.write, uploads)
+        use = run_on_machines(group, plan, limits, out, log.write, uploads)
     facts = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}
     facts |= {"machines": count, "trainers_per_machine": layout.trainers, "servers_per_machine": layout.servers}
     facts |= {"samplers_per_trainer": layout.samplers, "partition": asdict(partition.report)}
@@ -102,7 +102,7 @@ def make_plan(
     partition: Partition, cluster: Backend, layout: Layout, config: TrainConfig, run: Path, logs: Path
 ) -> JobPlan:
     """Return the plan of a training in the run folder ``run``."""
-    use_graphbolt = config.in_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
+    use_graphbolt = config.uses_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
     # Pages of 2 MB (glibc 2.35) spare a trainer's first step 100,000 page faults.
     huge_pages = {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return layout.plan(
@@ -122,7 +122,7 @@ def run_single(
     config: TrainConfig,
     out: Path,
     reporter: RunDisplay = SILENT,
-    keep: Continuation = Continuation(),
+    checkpointing: CheckpointOptions = CheckpointOptions(),
     device: str = "cpu",
 ) -> JsonObject:
     """Train in this process alone, with the same outputs. A distributed run must agree with this one."""
@@ -137,14 +137,14 @@ def run_single(
     _, start = dataset.graph, time.time()  # as in a distributed run, the time begins when the graph is in memory
     settings = {"dataset": dataset.name, "data fingerprint": dataset.fingerprint()[:16], "machines": 1, "trainers": 1}
     settings |= {"partition": "single process", **config.to_dict()}
-    with open_run(out, reporter, keep, settings) as log:
+    with open_run(out, reporter, checkpointing, settings) as log:
 
         def emit(kind: str, **fields: object) -> None:
             log.write({"kind": kind, "time": time.time(), "rank": 0, "local_rank": 0, **fields})
 
         write_json(out / JOB, {"train": config.to_dict(), "description": settings})
         emit("placed", **placement.describe())
-        saver = CheckpointManager(out / "checkpoint", settings, keep.every, keep.resume, emit)
+        saver = CheckpointManager(out / "checkpoint", settings, checkpointing.every, checkpointing.resume, emit)
         try:
             trained = train_single(LocalShard(dataset, placement, emit), config, saver)
         except FloatingPointError as error:

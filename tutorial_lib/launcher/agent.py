@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tutorial_lib.errors import TutorialError, attempts, describe_exit_code
+from tutorial_lib.errors import TutorialError, describe_exit_code, retry_until_timeout
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher import network, watch
 from tutorial_lib.launcher.checks import check_machine, find_versions
 from tutorial_lib.launcher.environment import count_cpus, job_environment, package_digest, role_environment
 from tutorial_lib.launcher.jobspec import JobSpec, Role
-from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, tail, uncaught_exception
+from tutorial_lib.launcher.logs import WORKERS, JobFiles, log_name, read_last_lines, uncaught_exception
 from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descendants, start_process
 from tutorial_lib.launcher.shm import lock_shm
 
@@ -139,7 +139,7 @@ class Agent:
         """Report a failure. Without a cause, the exit code of the process and the end of its log describe it."""
         if disk_problem := watch.find_disk_problem(self.logs):  # other problems are its effects
             role, k, cause = "agent", 0, disk_problem
-        lines = tail(self.logs / log_name(role, k))
+        lines = read_last_lines(self.logs / log_name(role, k))
         if not cause:
             cause = describe_exit_code(code)
             if self.health.out_of_memory(code):
@@ -162,7 +162,7 @@ class Agent:
                 self.stopping = True
             elif command == msg.Command("save"):
                 with contextlib.suppress(OSError):  # on a full disk, a trainer could not save a checkpoint
-                    (self.logs / watch.FINISH).touch()
+                    (self.logs / watch.SAVE_REQUEST_FILE).touch()
             elif command == msg.Command("stacks"):
                 self.link.put(msg.Stacks(watch.collect_stacks(self.logs)))
 
@@ -237,7 +237,7 @@ class Agent:
 
 
 def wait_for_command(link: msg.Channel, goal: str, seconds: float) -> list[msg.Message]:
-    for seconds_left in attempts(goal, seconds, pause=0, say=lambda _text: None):
+    for seconds_left in retry_until_timeout(goal, seconds, pause=0, say=lambda _text: None):
         if commands := link.receive(min(seconds_left, 1.0)):
             return sys.exit() if commands[0] == msg.Command("stop") else commands
     return []

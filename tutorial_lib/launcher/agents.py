@@ -11,14 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from tutorial_lib.errors import InputError, JobError, WaitedTooLong, attempts, describe_exit_code, to_stderr
+from tutorial_lib import errors
+from tutorial_lib.errors import InputError, JobError, WaitedTooLong, describe_exit_code, retry_until_timeout
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.environment import package_digest, run_module
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.findings import Findings, verdict
 from tutorial_lib.launcher.jobspec import JobSpec
-from tutorial_lib.launcher.logs import tail
+from tutorial_lib.launcher.logs import read_last_lines
 
 START_SECONDS, CHECK_SECONDS, CLEAN_SECONDS, STOP_SECONDS = 60.0, 60.0, 5.0, 5.0  # some nodes must wake up to start
 CLOCK_SECONDS = 5.0  # with a larger difference of clocks, logs and events cannot be put in order
@@ -33,7 +34,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
     Their standard error is stored in ``log_dir/MACHINE/agent.log``. ``say`` prints that a wait takes longer.
     """
 
-    def __init__(self, backend: Backend, log_dir: Path, say: Callable[[str], None] = to_stderr) -> None:
+    def __init__(self, backend: Backend, log_dir: Path, say: Callable[[str], None] = errors.print_to_stderr) -> None:
         self.backend, self.log_dir, self.say = backend, log_dir, say
         self.processes: list[subprocess.Popen] = []  # on this computer, such as ssh clients
         self.open: set[int] = set()  # machines whose agent will still send messages
@@ -47,8 +48,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         try:
             for index, machine in enumerate(self.backend.machines):
                 self._log(index).parent.mkdir(parents=True, exist_ok=True)
-                with self._log(index).open("ab") as errors:
-                    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+                with self._log(index).open("ab") as error_log:
+                    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": error_log}
                     agent = self.backend.popen(machine, run_module("tutorial_lib.launcher.agent"), **pipes)
                 assert agent.stdin is not None
                 assert agent.stdout is not None
@@ -79,7 +80,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         """Return one message of this kind from each agent, in the order of the machines."""
         answers: dict[int, Kind] = {}
         try:
-            for seconds_left in attempts(goal, seconds, pause=0, say=self.say):
+            for seconds_left in retry_until_timeout(goal, seconds, pause=0, say=self.say):
                 if len(answers) == len(self.processes):
                     break
                 for index, message in self.receive(min(seconds_left, 0.2)):
@@ -88,8 +89,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                     if isinstance(message, kind):
                         answers[index] = message
         except WaitedTooLong:
-            silent = min(set(range(len(self.processes))) - answers.keys())
-            raise self._not_started(silent, tail(self._log(silent))[-5:], f"no answer within {seconds:g} s") from None
+            k = min(set(range(len(self.processes))) - answers.keys())
+            raise self._not_started(k, read_last_lines(self._log(k))[-5:], f"no answer within {seconds:g} s") from None
         return [answers[index] for index in sorted(answers)]
 
     def _not_started(self, index: int, lines: list[str], problem: str = "") -> InputError:
@@ -141,7 +142,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             index, message = self._inbox.popleft()
             if message is None and index in self.open:
                 self.open.discard(index)
-                message = msg.Failed("agent", 0, self._describe_end(index), tail(self._log(index)))
+                message = msg.Failed("agent", 0, self._describe_end(index), read_last_lines(self._log(index)))
             if isinstance(message, msg.Done):
                 self.open.discard(index)
             if message is not None:
@@ -157,16 +158,16 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def stop(self, seconds: float, handle: Callable[[int, msg.Message], None]) -> None:
         """Stop all agents, pass their last messages to ``handle``, and kill the agents that do not end in time."""
-        seconds_left = seconds
+        remaining = seconds
         try:
             self.send_all(msg.Command("stop"))
-            for seconds_left in attempts("the agents to stop their processes", seconds, pause=0, say=self.say):
+            for remaining in retry_until_timeout("the agents to stop their processes", seconds, pause=0, say=self.say):
                 if not self.open:
                     break
-                for index, message in self.receive(min(seconds_left, 0.2)):
+                for index, message in self.receive(min(remaining, 0.2)):
                     with contextlib.suppress(JobFailed):  # the first cause is already known
                         handle(index, message)
-            self._close(max(0.5, seconds_left))
+            self._close(max(0.5, remaining))
         except WaitedTooLong:
             pass
         finally:

@@ -32,7 +32,7 @@ from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.failure import JobFailed, describe_interruption, first_sigterm, stall_failure
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
-from tutorial_lib.launcher.watch import Stack
+from tutorial_lib.launcher.watch import ProcessStack
 
 Event = JsonObject
 OnEvent = Callable[[Event], None]
@@ -69,11 +69,11 @@ class Coordinator:
         self.events: list[Event] = []
         self._facts: list[set[Fact]] = [set() for _ in spec.machines]
         self._ranks = [("exited", r.name, k, 0) for r in spec.roles if not r.service for k in range(r.count)]
-        self._stacks: dict[int, list[Stack]] = {}
+        self._stacks: dict[int, list[ProcessStack]] = {}
         self._offsets: dict[int, float] = {}
         self._last_progress = self._last_check = time.monotonic()  # of the job, and of its progress
         self._last_messages = [self._last_progress] * len(spec.machines)  # when each agent sent a message
-        self._last_ping, self._finish_by, self._unsaved = 0.0, math.inf, False
+        self._last_ping, self._save_deadline, self._has_unsaved_steps = 0.0, math.inf, False
 
     def run_job(self) -> dict[str, MachineUse]:
         """Run the job to its end and return the resources that each machine used. All errors end it everywhere."""
@@ -124,23 +124,23 @@ class Coordinator:
     def _wait_for_ranks(self) -> None:
         """Wait until all ranks have ended well. After the first SIGTERM, they get some seconds to save."""
 
-        def finish() -> None:
+        def request_final_checkpoint() -> None:
             kinds = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
-            self._unsaved = next(kinds, None) == "step"
-            self._finish_by = time.monotonic() + self.limits.finishing * self._unsaved
+            self._has_unsaved_steps = next(kinds, None) == "step"
+            self._save_deadline = time.monotonic() + self.limits.finishing * self._has_unsaved_steps
             self._last_ping = 0.0  # the command to save takes the place of the next ping
 
         try:
-            with first_sigterm(finish) if self.limits.finishing else contextlib.nullcontext():
+            with first_sigterm(request_final_checkpoint) if self.limits.finishing else contextlib.nullcontext():
                 self._wait_for(self._ranks, self.limits.job, "the trainers to finish")
         except JobError as error:
-            if self._finish_by == math.inf:
+            if self._save_deadline == math.inf:
                 raise
-            if self._unsaved:
+            if self._has_unsaved_steps:
                 self._warn(f"no checkpoint in the middle of the epoch: {error.message}")
-        if self._finish_by < math.inf and not any(event["kind"] == "evaluation" for event in self.events):
+        if self._save_deadline < math.inf and not any(event["kind"] == "evaluation" for event in self.events):
             sys.exit(128 + signal.SIGTERM)
-        self._finish_by = math.inf  # all was done in time
+        self._save_deadline = math.inf  # all was done in time
 
     def _find_cause(self, failure: JobFailed) -> JobFailed:
         """Return the cause of a lost connection or of a stall if it becomes known, or else the first failure."""
@@ -185,7 +185,7 @@ class Coordinator:
         """Handle messages until ``done`` returns true. Return whether this happened within the time."""
         deadline = time.monotonic() + seconds
         while not done():
-            if time.monotonic() > self._finish_by:
+            if time.monotonic() > self._save_deadline:
                 raise WaitedTooLong(f"the ranks did not save within {self.limits.finishing:g} s")
             if (seconds_left := deadline - time.monotonic()) <= 0:
                 return False
@@ -201,7 +201,7 @@ class Coordinator:
         self._last_check = now
         if now - self._last_ping > PING_SECONDS:
             self._last_ping = now
-            self.agents.send_all(msg.Command("save" if self._finish_by < math.inf else "ping"))
+            self.agents.send_all(msg.Command("save" if self._save_deadline < math.inf else "ping"))
         for index in sorted(self.agents.open):
             if now - self._last_messages[index] > (limit := self.limits.silence):
                 cause = f"no message from it for {limit:g} s: the machine or the network to it is down or frozen"

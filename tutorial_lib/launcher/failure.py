@@ -9,9 +9,8 @@ from pathlib import Path
 
 from tutorial_lib.errors import JobError
 from tutorial_lib.launcher.jobspec import JobSpec
-from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name
-from tutorial_lib.launcher.logs import tail as tail_of
-from tutorial_lib.launcher.watch import Stack
+from tutorial_lib.launcher.logs import ONE_A_MACHINE, PEER_GONE, WORKERS, log_name, read_last_lines
+from tutorial_lib.launcher.watch import ProcessStack
 
 # Messages of a process that has lost its connection to a peer, the coordinator or its sampler (EOFError). gloo
 # and torch's store raise a RuntimeError or a DistError, and DGL a DGLError. A user's ValueError("refused") is a cause.
@@ -31,7 +30,7 @@ class JobFailed(JobError):
         super().__init__(f"{_name(spec, machine, role, index)}: {cause}")
         self.machine, self.role, self.index = spec.machines[machine].name, role, index
         self.rank, self.log = spec.rank(role, machine, index), spec.log_folder(machine) / log_name(role, index)
-        self.tail = tail_of(self.log) if tail is None else tail
+        self.tail = read_last_lines(self.log) if tail is None else tail
 
     @property
     def is_consequence(self) -> bool:
@@ -46,7 +45,7 @@ def _name(spec: JobSpec, index: int, role: str, k: int) -> str:
     return f"{role}{number}{'' if rank is None else f' (rank {rank})'} on {spec.machines[index].name}"
 
 
-def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[Stack]]) -> JobFailed:
+def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[ProcessStack]]) -> JobFailed:
     """Write the stacks of each machine into the log folder, and return the failure of a job without progress.
 
     It names a stopped process, or else the call in which each rank waits.
@@ -55,7 +54,7 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[S
     texts = {pair: f"{_name(spec, pair[0], pair[1].role, pair[1].index)} {pair[1].where()}" for pair in pairs}
     stopped = [pair for pair in pairs if pair[1].state == "T"]
     shown = stopped[:1] or [pair for pair in pairs if pair[1].role == "trainer"] or pairs
-    index, stack = shown[0] if shown else (0, Stack("agent", 0, 0))
+    index, stack = shown[0] if shown else (0, ProcessStack("agent", 0, 0))
     failure = JobFailed(spec, index, stack.role, stack.index, "", list(texts.values()))
     failure.message = f"the job has made no progress for {seconds:g} s: "
     failure.message += "; ".join(texts[pair] for pair in shown) or "no process answered"

@@ -40,12 +40,12 @@ def read_end(path: Path, max_bytes: int = TAIL_BYTES) -> str:
     return ""
 
 
-def tail(path: Path) -> list[str]:
+def read_last_lines(path: Path) -> list[str]:
     """Return the last 20 lines of a log, with long lines cut, or an empty list if it cannot be read."""
-    return [shortened(line) for line in read_end(path).splitlines()[-TAIL_LINES:]]
+    return [truncate_line(line) for line in read_end(path).splitlines()[-TAIL_LINES:]]
 
 
-def shortened(line: str) -> str:
+def truncate_line(line: str) -> str:
     """Return a line, or its first 1,000 characters with a mark."""
     return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} ... (cut here)"
 
@@ -97,5 +97,5 @@ class JobFiles:
                 self._offsets[path] += skipped
                 # Of a progress bar, whose states are separated by carriage returns, the last state is shown.
                 texts = [line.decode(errors="replace").rstrip() for line in self._new_lines(path, rest=rest)]
-                if lines := [shortened(text.split("\r")[-1]) for text in texts]:
+                if lines := [truncate_line(text.split("\r")[-1]) for text in texts]:
                     yield {"trainer": int(path.stem.split("-")[1]), "lines": lines, "skipped": skipped}

@@ -14,12 +14,12 @@ from typing_extensions import dataclass_transform
 from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.findings import Finding
 from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
-from tutorial_lib.launcher.watch import Stack
+from tutorial_lib.launcher.watch import ProcessStack
 
 CHUNK = 1 << 20
 POLL_SECONDS = 0.05
 CLASS = "$class"  # key of the name of a dataclass, which is sent as a dictionary of its fields
-RECORDS: dict[str, Callable[..., object]] = {kind.__name__: kind for kind in (Finding, JobSpec, Machine, Role, Stack)}
+RECORDS: dict[str, Callable[..., object]] = {t.__name__: t for t in (Finding, JobSpec, Machine, Role, ProcessStack)}
 
 
 @dataclass_transform(frozen_default=True)
@@ -40,7 +40,7 @@ class StartRole(Message):
 
 
 class Command(Message):
-    name: Literal["ping", "save", "stacks", "stop"]  # save: the ranks save a checkpoint and end, see ``watch.FINISH``
+    name: Literal["ping", "save", "stacks", "stop"]  # save: save a checkpoint and end, see ``watch.SAVE_REQUEST_FILE``
 
 
 class Hello(Message):
@@ -79,7 +79,7 @@ class Failed(Message):
 
 
 class Stacks(Message):
-    stacks: list[Stack]
+    stacks: list[ProcessStack]
 
 
 class Done(Message):

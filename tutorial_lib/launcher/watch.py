@@ -21,8 +21,8 @@ from tutorial_lib.launcher.logs import WORKERS, read_end
 DUMP_SIGNAL = signal.SIGRTMAX - 1
 DUMP_SECONDS = 1.0  # in which the processes write their stacks
 FOLDER = ".processes"
-FINISH = f"{FOLDER}/finish"  # if this file exists, the trainers save a checkpoint in the middle of an epoch and end
-MEMORY_LOOKS = 5  # a memory kill more than five calls of ``signs_of_life`` before a death was not its cause
+SAVE_REQUEST_FILE = f"{FOLDER}/finish"  # if it exists, the trainers save a checkpoint in the middle of an epoch and end
+OOM_HISTORY = 5  # a memory kill more than five calls of ``signs_of_life`` before a death was not its cause
 STACK_BYTES = 1 << 18  # of one process; the main thread is last
 _STATES = {"T": "is stopped by a signal (SIGSTOP?), ", "D": "waits for a disk or a network file system, "}
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -30,7 +30,7 @@ _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|tutorial_lib
 
 
 @dataclass(frozen=True)
-class Stack:
+class ProcessStack:
     """A process of the job with its stacks and the kernel's letter for its state. A sampler has its trainer's index."""
 
     role: str
@@ -51,10 +51,10 @@ class Stack:
         return f"{prefix or 'is '}in {function} ({Path(path).name}:{line}){caller}"
 
 
-def registered_processes(folder: Path) -> list[Stack]:
+def registered_processes(folder: Path) -> list[ProcessStack]:
     """Return the processes that have registered in the log folder of a machine, also those that have ended."""
     names = sorted(path.name.split("-") for path in (folder / FOLDER).glob("*-*-*"))
-    return [Stack(role, int(index), int(pid)) for role, index, pid in names]
+    return [ProcessStack(role, int(index), int(pid)) for role, index, pid in names]
 
 
 def _stat(pid: int) -> list[str]:
@@ -64,7 +64,7 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
-def collect_stacks(folder: Path) -> list[Stack]:
+def collect_stacks(folder: Path) -> list[ProcessStack]:
     """Let every living process of a machine write its stacks, and read them. The job is about to end."""
     requested = []
     for record in registered_processes(folder):
@@ -86,8 +86,8 @@ class MachineHealth:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._cpu, self._size = 0.0, 0
-        self._zombies = set[Stack]()
-        self._kills = collections.deque([memory_kills()], MEMORY_LOOKS)
+        self._zombies = set[ProcessStack]()
+        self._kills = collections.deque([memory_kills()], OOM_HISTORY)
 
     def signs_of_life(self) -> dict[str, float]:
         """Return the CPU seconds of the job (``cpu``) and bytes of logs (``wrote``) since the last call."""
@@ -101,7 +101,7 @@ class MachineHealth:
         self._cpu, self._size = cpu, size
         return signs
 
-    def dead_workers(self) -> list[tuple[Stack, int]]:
+    def dead_workers(self) -> list[tuple[ProcessStack, int]]:
         """Return failed samplers that were zombies at the last call, too. Their trainers would wait forever."""
         stats = {worker: _stat(worker.pid) for worker in registered_processes(self.folder) if worker.role in WORKERS}
         zombies = {worker for worker, fields in stats.items() if fields[:1] == ["Z"]}

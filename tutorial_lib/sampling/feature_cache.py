@@ -3,12 +3,12 @@
 Batches are sampled before their rows are pulled, so the cache knows which rows the next batches need. If it is full,
 it keeps the rows that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows.
 
-Every batch goes through ``announce``, ``request`` and ``slots``. Several may be announced and two requested at a time.
-A slot is the position of a row:
+Every batch goes through ``announce``, ``request`` and ``receive_rows``. Several may be announced and two requested at a
+time. A slot is the position of a row:
 
-    0 to first - 1                  rows of this machine's part, in the memory that its servers share
-    first to first + capacity - 1   cached rows of other machines
-    first + capacity and more       rows of the current batch that did not fit into the cache
+    0 to num_local_rows - 1           rows of this machine's part, in the memory that its servers share
+    the following ``capacity`` slots  cached rows of other machines
+    all further slots                 rows of the current batch that did not fit into the cache
 """
 
 import math
@@ -21,7 +21,7 @@ from dgl.distributed import DistTensor, GraphPartitionBook
 from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
-from tutorial_lib.sampling.rpc import receive, request
+from tutorial_lib.sampling.rpc import receive_responses, send_requests
 
 ABSENT = -1
 NEVER = 2**31 - 1  # next use of a row that no announced batch needs
@@ -42,16 +42,15 @@ class FeatureCache:
 
     def __init__(self, store: DistTensor, book: GraphPartitionBook, budget: int, scratch: Tensor | None = None) -> None:
         self.store, self.book, self.shape, self.dtype = store, book, store.shape, store.dtype
-        self.own = store.local_partition
-        self.first = len(self.own)
+        self.local_rows = store.local_partition
+        self.num_local_rows, self.num_remote_rows = len(self.local_rows), self.shape[0] - len(self.local_rows)
         self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        self.remote = self.shape[0] - self.first
-        self.capacity = min(self.remote, budget // max(1, self.row_bytes))
+        self.capacity = min(self.num_remote_rows, budget // max(1, self.row_bytes))
         self.rows = torch.empty((self.capacity, *self.shape[1:]), dtype=self.dtype)  # of other machines
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
-        self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.first, dtype=torch.int32)
-        self.used = self.asked = self.hits = 0  # cached rows, remote rows that batches needed, and those cached before
-        self.count = 0, 0  # different rows of the last batch that were on this machine and that were pulled
+        self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.num_local_rows, dtype=torch.int32)
+        self.used = self.num_requested = self.hits = 0  # cached rows, remote rows that batches needed, and those cached
+        self.last_batch_counts = 0, 0  # different rows of the last batch that were on this machine and that were pulled
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
         self._passing = torch.empty(0, dtype=torch.int64)  # IDs of the last batch's rows that did not fit
@@ -61,7 +60,7 @@ class FeatureCache:
     @property
     def look_ahead(self) -> int:
         """The number of batches to announce before the rows of the batch before them are requested."""
-        return LOOK_AHEAD if 0 < self.used == self.capacity < self.remote else 0
+        return LOOK_AHEAD if 0 < self.used == self.capacity < self.num_remote_rows else 0
 
     def announce(self, ids: Tensor) -> None:
         """Register the node IDs of the next batch. An ID may occur more than once."""
@@ -69,25 +68,25 @@ class FeatureCache:
         unique_ids = ids[torch.index_select(self._scratch, 0, ids) == order].long()
         self._scratch[unique_ids] = ABSENT
         slots = torch.index_select(self.slot_of, 0, unique_ids)
-        self._announced.append((unique_ids[(slots < 0) | (slots >= self.first)], ids, len(unique_ids)))
+        self._announced.append((unique_ids[(slots < 0) | (slots >= self.num_local_rows)], ids, len(unique_ids)))
 
     def request(self) -> None:
-        """Request the missing rows of the first announced batch. No row moves until the next call of ``slots``."""
+        """Request the missing rows of the first announced batch. No row moves until the next ``receive_rows``."""
         moves = self._evict()
         remote, ids, rows = self._announced.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
         num_fitting = min(len(absent), self.capacity - self.used)
         positions = torch.arange(self.used, self.used + len(absent))
         positions[num_fitting:] += self.capacity - self.used - num_fitting
-        self.slot_of[absent] = (self.first + positions).int()
+        self.slot_of[absent] = (self.num_local_rows + positions).int()
         self._cached[self.used : self.used + num_fitting] = absent[:num_fitting]
         self.used += num_fitting
         self._passing = absent[num_fitting:]
         slots, key = torch.index_select(self.slot_of, 0, ids), self.store.kvstore_key
-        sent = request(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
+        sent = send_requests(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
         self._requests.append((slots, (rows, len(remote), len(absent)), positions, moves, sent))
 
-    def slots(self, ids: Tensor | None = None) -> Tensor:
+    def receive_rows(self, ids: Tensor | None = None) -> Tensor:
         """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call."""
         if ids is not None:  # a batch that was not announced
             self.cancel()
@@ -99,39 +98,40 @@ class FeatureCache:
         if size > len(self.rows):
             extra_rows = self.rows.new_empty(size + size // 4 - self.used, *self.shape[1:])
             self.rows = torch.cat([self.rows[: self.used], extra_rows])
-        for part_positions, answer in receive(sent, "rows of other machines"):
+        for part_positions, answer in receive_responses(sent, "rows of other machines"):
             self.rows.index_copy_(0, positions[part_positions], answer.data_tensor)
-        self.count, self.asked, self.hits = (rows - pulled, pulled), self.asked + remote, self.hits + remote - pulled
+        self.last_batch_counts, self.hits = (rows - pulled, pulled), self.hits + remote - pulled
+        self.num_requested += remote
         return slots
 
     def read(self, slots: Tensor) -> Tensor:
         """Return a copy of the rows in the given slots."""
-        remote = (slots >= self.first).nonzero().flatten()
+        remote = (slots >= self.num_local_rows).nonzero().flatten()
         if len(remote) == len(slots):
-            return torch.index_select(self.rows, 0, slots - self.first)
-        rows = torch.index_select(self.own, 0, slots.clamp(max=self.first - 1))
-        rows[remote] = torch.index_select(self.rows, 0, slots[remote] - self.first)
+            return torch.index_select(self.rows, 0, slots - self.num_local_rows)
+        rows = torch.index_select(self.local_rows, 0, slots.clamp(max=self.num_local_rows - 1))
+        rows[remote] = torch.index_select(self.rows, 0, slots[remote] - self.num_local_rows)
         return rows
 
     @torch.no_grad()
     def mean(self, slots: Tensor, indptr: Tensor) -> Tensor:
         """Return the mean rows (D, F) of D lists of slots without a copy of the rows. Empty lists have zeros."""
-        remote = slots >= self.first
+        remote = slots >= self.num_local_rows
         remote_before = F.pad(torch.cumsum(remote, 0, dtype=torch.int32), (1, 0))[indptr.long()]
         sums = partial(F.embedding_bag, mode="sum", include_last_offset=True)
-        total = sums(slots[~remote], self.own, indptr - remote_before)
+        total = sums(slots[~remote], self.local_rows, indptr - remote_before)
         lists = remote_before.diff().nonzero().flatten()  # with rows of other machines, a small part
         pointer = F.pad(remote_before[1:][lists], (1, 0))
-        total.index_add_(0, lists, sums(slots[remote] - self.first, self.rows, pointer))
+        total.index_add_(0, lists, sums(slots[remote] - self.num_local_rows, self.rows, pointer))
         return total.div_(indptr.diff().clamp(min=1).unsqueeze(1))
 
     def __getitem__(self, ids: Tensor) -> Tensor:
-        return self.read(self.slots(ids))
+        return self.read(self.receive_rows(ids))
 
     def cancel(self) -> None:
         """Discard the announced batches, and wait for the requested rows."""
         while self._requests:
-            self.slots()
+            self.receive_rows()
         self._announced.clear()
 
     def _evict(self) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ class FeatureCache:
             return empty, empty
         next_use = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
         for number, (ids, *_) in reversed(list(enumerate(self._announced))):
-            positions = torch.index_select(self.slot_of, 0, ids) - self.first
+            positions = torch.index_select(self.slot_of, 0, ids) - self.num_local_rows
             next_use[positions[positions >= 0].long()] = number
         cached, new = next_use[: self.capacity], next_use[self.capacity :]
         num_candidates = min(int((new < NEVER).sum()), self.capacity)
@@ -152,5 +152,5 @@ class FeatureCache:
         incoming, outgoing = incoming[:num_swaps], outgoing[:num_swaps]
         self.slot_of[torch.cat([self._cached[outgoing], passing])] = ABSENT
         self._cached[outgoing] = passing[incoming]
-        self.slot_of[passing[incoming]] = (self.first + outgoing).int()
+        self.slot_of[passing[incoming]] = (self.num_local_rows + outgoing).int()
         return outgoing, self.capacity + incoming

@@ -20,6 +20,7 @@ from tutorial_lib.models.graphsage import Block
 
 FULL = -1  # fan-out that takes every neighbor
 CHOICE = 2**31 - 1  # replaces the step in the seed that selects the examples of an epoch
+Store = Tensor | DistTensor
 Source = TypeVar("Source")
 BatchType = TypeVar("BatchType")
 
@@ -126,7 +127,7 @@ class BatchLoader(Loader[DGLGraph, Batch]):
             yield step, arrived.pop(step)
 
 
-def read_rows(store: DistTensor | Tensor, ids: Tensor) -> Tensor:
+def read_rows(store: Store, ids: Tensor) -> Tensor:
     """Return ``store[ids]``. Without IDs return no rows, because a DistTensor cannot be read with no IDs."""
     return store[ids] if len(ids) else torch.empty(0, *store.shape[1:], dtype=store.dtype)
 

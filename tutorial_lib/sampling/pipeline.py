@@ -143,10 +143,10 @@ class PipelineLoader(Loader[Pipeline, Batch]):
 
     def _fill(self, batch: Batch) -> Batch:
         start, cache = time.time(), self.source.cache
-        slots, sources = cache.slots().tensor_split([len(batch.input_nodes)])
+        slots, sources = cache.receive_rows().tensor_split([len(batch.input_nodes)])
         rows = inputs = cache.read(slots)
         if batch.inputs is not None:
             inputs = FirstLayer(rows, cache.mean(sources, batch.inputs))
-        local, pulled = (rows * cache.row_bytes for rows in cache.count)
+        local, pulled = (rows * cache.row_bytes for rows in cache.last_batch_counts)
         background = {**(batch.background or {}), "pull": (start, time.time() - start)}
         return replace(batch, inputs=inputs, background=background, bytes_by_place=(local, pulled))

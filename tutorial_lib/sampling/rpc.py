@@ -1,8 +1,8 @@
 """Sample in-neighbors from adjacency lists on this machine, and through the DGL servers of other machines.
 
-``request`` does not wait for answers, and ``receive`` accepts answers in any order. DGL's own functions take any
-message for an answer. Never call them while a request that was sent by ``request`` is outstanding. Every server of a
-job must import this module before it serves.
+``send_requests`` does not wait for answers, and ``receive_responses`` accepts answers in any order. DGL's own functions
+take any message for an answer. Never call them while a request that was sent by ``send_requests`` is outstanding. Every
+server of a job must import this module before it serves.
 
 At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
 far as a budget allows. For all other remote nodes the servers of their machine sample. If the copied lists depended on
@@ -23,19 +23,19 @@ from dgl.distributed.server_state import ServerState
 from torch import Tensor
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.errors import NOTICE_SECONDS, attempts
+from tutorial_lib.errors import NOTICE_SECONDS, retry_until_timeout
 
 SAMPLE = 770001  # DGL's own services use other numbers
 LIMIT_SECONDS = 120.0
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20
 Value = TypeVar("Value")
-Lists = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, number of neighbors of each, all neighbors
+AdjacencyChunks = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, neighbor counts, all neighbors
 Neighbors = tuple[Tensor, Tensor]  # in CSC format: int32 index pointer (D + 1,), int32 or int64 global node IDs (E,)
-_arrived: dict[int, rpc.RPCMessage] = {}  # messages that arrived before ``receive`` asked for them, by sequence number
+_arrived: dict[int, rpc.RPCMessage] = {}  # arrived before ``receive_responses`` asked for them, by sequence number
 
 
-def request(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> dict[int, Tensor]:
+def send_requests(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> dict[int, Tensor]:
     """Send a request to each owner of some node IDs. Return their positions by the number of the request."""
     part_of = book.nid2partid(ids)
     positions = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
@@ -44,12 +44,12 @@ def request(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor], rpc.
     return {number: positions[k][1] for number, k in sent.items()}
 
 
-def receive(sent: Mapping[int, Value], description: str) -> list[tuple[Value, rpc.Response]]:
+def receive_responses(sent: Mapping[int, Value], description: str) -> list[tuple[Value, rpc.Response]]:
     """Wait for the answers to numbered requests, at most two minutes for each. Return them with the values of sent."""
     answers = []
     for count, (number, value) in enumerate(sent.items(), start=1):
         activity = f"{description}: answer {count} of {len(sent)} from the DGL servers of other machines"
-        for remaining in attempts(activity, LIMIT_SECONDS, pause=0):
+        for remaining in retry_until_timeout(activity, LIMIT_SECONDS, pause=0):
             if number in _arrived:
                 break
             message = rpc.recv_rpc_message(max(1, int(1000 * min(remaining, NOTICE_SECONDS))))  # 0 would wait forever
@@ -88,7 +88,7 @@ class SampleRequest(rpc.Request, rpc.Response):
         local = book.nid2localnid(self.ids, book.partid)
         begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
         if self.fanout < 0:  # DGL would return the neighbors of a node in another order
-            neighbors = global_ids[indices[ranges(begin, counts)].long()]
+            neighbors = global_ids[indices[concatenate_ranges(begin, counts)].long()]
         else:
             sampling = SamplingRequest(self.ids, self.fanout, use_graphbolt=graphbolt)
             neighbors, counts = sampling.process_request(server_state).global_src, counts.clamp(max=self.fanout)
@@ -106,7 +106,7 @@ def in_edges(part: dgl.DGLGraph) -> tuple[Tensor, Tensor, Tensor]:
     return (*part.adj_tensors("csc")[:2], part.ndata[dgl.NID])
 
 
-def ranges(begin: Tensor, count: Tensor) -> Tensor:
+def concatenate_ranges(begin: Tensor, count: Tensor) -> Tensor:
     """Return ``begin[k]`` to ``begin[k] + count[k] - 1`` for each k, concatenated, as int64."""
     shift = begin - (torch.cumsum(count, 0) - count)
     repeated = torch.from_numpy(np.repeat(shift.numpy(), count.numpy()))  # much faster than repeat_interleave
@@ -124,7 +124,7 @@ class NeighborSampler:
     def __init__(self, graph: DistGraph, budget: int, hops: int) -> None:
         self.book, n = graph.get_partition_book(), graph.num_nodes()
         ids = self.book.partid2nids(self.book.partid)
-        self.own = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
+        self.local_range = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
         self.dtype, self._seed, self._hop = id_type(n), 0, 0
         self.scratch = torch.full((n,), -1, dtype=torch.int32)  # also between calls. The feature cache shares it
         indptr, indices, global_ids = in_edges(graph.local_partition)
@@ -153,19 +153,19 @@ class NeighborSampler:
     def sample(self, nodes: Tensor, fanout: int) -> Neighbors:
         """Sample ``fanout`` in-neighbors of different nodes without replacement. A fan-out of -1 takes all."""
         ids = nodes.long()
-        lists = ids - self.own.start  # index of each list, or -1 if it is not on this machine
-        remote = (lists < 0) | (lists >= len(self.own))
+        lists = ids - self.local_range.start  # index of each list, or -1 if it is not on this machine
+        remote = (lists < 0) | (lists >= len(self.local_range))
         if bool(remote.any()):
             pos = torch.searchsorted(self._remote, ids[remote])
-            lists[remote] = torch.where(self._remote[pos] == ids[remote], len(self.own) + pos, -1)
+            lists[remote] = torch.where(self._remote[pos] == ids[remote], len(self.local_range) + pos, -1)
         self._hop += 1
         local, absent = (mask.nonzero().flatten() for mask in (lists >= 0, lists < 0))
         if not len(absent):
             return self._sample_here(lists, fanout)
         seed = derive_seed(self._seed, self._hop)
-        sent = request(self.book, ids[absent], lambda part_ids: SampleRequest(seed, part_ids, fanout))
+        sent = send_requests(self.book, ids[absent], lambda part_ids: SampleRequest(seed, part_ids, fanout))
         indptr, sources = self._sample_here(lists[local], fanout)
-        answers = [(absent[pos], answer.counts, answer.sources) for pos, answer in receive(sent, "sampled neighbors")]
+        answers = [(absent[pos], r.counts, r.sources) for pos, r in receive_responses(sent, "sampled neighbors")]
         indptr, sources = self._merge([(local, indptr.diff(), sources), *answers], len(nodes))
         return indptr.int(), sources
 
@@ -183,18 +183,18 @@ class NeighborSampler:
     def _sample_here(self, lists: Tensor, fanout: int) -> Neighbors:
         begin, counts = self.indptr[lists], self.indptr[lists + 1] - self.indptr[lists]
         if fanout < 0:
-            sources = torch.index_select(self.sources, 0, ranges(begin, counts))
+            sources = torch.index_select(self.sources, 0, concatenate_ranges(begin, counts))
         else:
             seeds, counts = {"list": lists.to(self._graph.idtype)}, counts.clamp(max=fanout)
             sampled: dgl.DGLGraph = dgl.sampling.sample_neighbors(self._graph, seeds, fanout, _dist_training=True)
             sources = sampled.edges()[0].to(self.dtype)  # DGL keeps the order of the lists
         return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
 
-    def _most_used(self, sources: Tensor, rounds: int, budget: int) -> Lists:
+    def _most_used(self, sources: Tensor, rounds: int, budget: int) -> AdjacencyChunks:
         """Fetch lists of the remote nodes among some sources, the most used first, then of their remote neighbors."""
         lists, fetched = [], torch.empty(0, dtype=torch.int64)
         for _ in range(rounds):
-            outside = sources[(sources < self.own.start) | (sources >= self.own.stop)]
+            outside = sources[(sources < self.local_range.start) | (sources >= self.local_range.stop)]
             candidates, uses = torch.unique(outside, return_counts=True)
             candidates = candidates[uses.argsort(descending=True, stable=True)].long()
             candidates = candidates[~torch.isin(candidates, fetched)]
@@ -202,8 +202,8 @@ class NeighborSampler:
             for ids in candidates.split(NODES_PER_REQUEST):
                 if budget <= 0:
                     return lists
-                sent = request(self.book, ids, lambda part_ids: SampleRequest(0, part_ids))
-                answers = [(at, item.counts, item.sources) for at, item in receive(sent, "neighbors of remote nodes")]
+                sent = send_requests(self.book, ids, lambda part_ids: SampleRequest(0, part_ids))
+                answers = [(at, r.counts, r.sources) for at, r in receive_responses(sent, "neighbors of remote nodes")]
                 indptr, neighbors = self._merge(answers, len(ids))
                 num_fitting = int((indptr[1:] * neighbors.element_size() <= budget).sum())
                 lists.append((ids[:num_fitting], indptr.diff()[:num_fitting], neighbors[: int(indptr[num_fitting])]))
@@ -211,7 +211,7 @@ class NeighborSampler:
             sources = torch.cat([sources[:0], *(neighbors for _, _, neighbors in lists[num_before:])])
         return lists
 
-    def _merge(self, lists: Lists, n: int) -> tuple[Tensor, Tensor]:
+    def _merge(self, lists: AdjacencyChunks, n: int) -> tuple[Tensor, Tensor]:
         """Return the int64 index pointer and the sources of n nodes, whose lists are given by their places."""
         counts = torch.zeros(n, dtype=torch.int64)
         for positions, num_neighbors, _ in lists:
@@ -219,5 +219,5 @@ class NeighborSampler:
         indptr = F.pad(torch.cumsum(counts, 0), (1, 0))
         sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
         for positions, _, neighbors in lists:
-            sources[ranges(indptr[positions], counts[positions])] = neighbors.to(self.dtype)
+            sources[concatenate_ranges(indptr[positions], counts[positions])] = neighbors.to(self.dtype)
         return indptr, sources

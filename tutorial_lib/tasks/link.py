@@ -6,7 +6,7 @@ DGL's examples. A dot product of embeddings scores an edge. The run folder gets 
 
 ``DistGraph.sample_neighbors`` of DGL 2.1.0 ignores the edges to exclude (lesson 03). Here every hop drops the held-out
 edges, and during training the pairs of the batch in both directions. The reverse edge of an edge would reveal the
-answer if it belonged to another side of the split. The side of an edge is therefore a hash of its undirected pair in
+answer if it belonged to another split. The split of an edge is therefore a hash of its undirected pair in
 original node IDs and of a seed, which every process computes.
 """
 
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block
-from tutorial_lib.sampling.nodes import FULL, Batch, Loader
-from tutorial_lib.tasks.task import TRAIN, Shard, Store, Task, layerwise_inference
-from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_number, get_rank, sum_over_ranks
+from tutorial_lib.sampling.nodes import FULL, Batch, Loader, Store
+from tutorial_lib.tasks.task import TRAIN, Shard, Task, layerwise_inference
+from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_original_id, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
@@ -62,7 +62,7 @@ class TrainingGraph:
     val: float = 0.05  # expected fraction of the undirected pairs. The actual one differs by sqrt(fraction / pairs)
     test: float = 0.05
 
-    def side(self, src: Tensor, dst: Tensor) -> Tensor:
+    def split_of_edges(self, src: Tensor, dst: Tensor) -> Tensor:
         """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge, given by the node IDs of ``graph``, as uint8 (E,)."""
         point = pair_hash(self.original[src], self.original[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
         return torch.from_numpy((point < self.val + self.test).astype(np.uint8) + (point < self.test))
@@ -70,7 +70,7 @@ class TrainingGraph:
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
         """Sample ``fanout`` edges of each seed, and return a block without held-out edges and ``drop``, sorted keys."""
         (src, dst), n = self.graph.sample_neighbors(seeds, fanout).edges(), self.graph.num_nodes()
-        keep = self.side(src, dst) == TRAIN
+        keep = self.split_of_edges(src, dst) == TRAIN
         if drop is not None:
             keys = pair_keys(src, dst, n)
             keep &= drop[torch.searchsorted(drop, keys).clamp(max=len(drop) - 1)] != keys  # torch.isin would sort keys
@@ -116,28 +116,28 @@ class EdgeLoader(Loader[TrainingGraph, EdgeBatch]):
 
 
 class LinkTask(Task[EdgeBatch, EdgeInputs]):
-    """Predict edges. ``edges`` are those of this process by side, and ``negatives`` the nodes to rank them against."""
+    """Predict edges. ``edges`` are those of this process by split, and ``negatives`` the nodes to rank them against."""
 
     name = "link"
     score_name = "MRR"
     epoch_edges = 100_000  # training edges in an epoch, over all ranks. A graph has many more.
-    validation_edges = 2000  # validation edges that are ranked after an epoch, over all ranks
+    val_edges = 2000  # validation edges that are ranked after an epoch, over all ranks
     eval_negatives = 100  # nodes against which each held-out edge is ranked, the same for all edges
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         super().__init__(shard, config)
         self.features, self.original = shard.data["feat"], shard.original_nodes(shard.target)
         self.view = TrainingGraph(shard.graph, torch.from_numpy(self.original), config.seed)
-        self.edges = shard.edges(self.view.side)
-        self.split = {f"{side}_edges": len(ids) for side, ids in self.edges.items()}
+        self.edges = shard.edges(self.view.split_of_edges)
+        self.split = {f"{split}_edges": len(ids) for split, ids in self.edges.items()}
         generator, count = np.random.Generator(np.random.PCG64([config.seed, 0x4E4547])), len(self.original)
         sampled = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
         self.negatives = torch.from_numpy(np.argsort(self.original)[sampled])
-        self.model = config.model(self.features.shape[1], config.hidden_size).to(self.placement.device)
+        self.model = config.build_model(self.features.shape[1], config.hidden_size).to(self.placement.device)
         train, val, per_epoch = self.edges["train"], self.edges["val"], -(-self.epoch_edges // shard.world_size)
         steps = equal_steps(min(len(train), per_epoch), config.batch_size, "training edges")
-        self.batches = self._loader(train, config.negatives, train=True, steps=steps, per_epoch=per_epoch)
-        self.val = self._loader(val[:: max(1, len(val) * shard.world_size // self.validation_edges)], self.negatives)
+        self.train_loader = self._loader(train, config.negatives, train=True, steps=steps, per_epoch=per_epoch)
+        self.val_loader = self._loader(val[:: max(1, len(val) * shard.world_size // self.val_edges)], self.negatives)
 
     def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: int) -> EdgeLoader:
         config, seed = self.config, derive_seed(self.config.seed, get_rank(), train)
@@ -162,13 +162,13 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def evaluate(self) -> TrainResult:
         shard, h, mrr, scores, ranks = self.shard, self.embed(), {}, {}, {}
-        for side in ("val", "test"):
-            batches = self.edges[side].split(self.config.eval_batch_size) if len(self.edges[side]) else ()
+        for split in ("val", "test"):
+            batches = self.edges[split].split(self.config.eval_batch_size) if len(self.edges[split]) else ()
             rank_chunks = [edge_ranks(h, shard.graph.find_edges(ids), self.negatives) for ids in batches]
-            r = ranks[side] = torch.cat([torch.empty(0), *rank_chunks])
+            r = ranks[split] = torch.cat([torch.empty(0), *rank_chunks])
             total, hits, count = sum_over_ranks([float((1 / r.double()).sum()), float((r <= HITS_AT).sum()), len(r)])
-            mrr[side], scores[f"{side}_hits@{HITS_AT}"] = accuracy(total, count), accuracy(hits, count)
-        edges, values = gather_by_number(self.edges["test"], ranks["test"], shard.original_edges())
+            mrr[split], scores[f"{split}_hits@{HITS_AT}"] = accuracy(total, count), accuracy(hits, count)
+        edges, values = gather_by_original_id(self.edges["test"], ranks["test"], shard.original_edges())
         outputs = {"embeddings": h, "original": self.original, "test_edges": {"edge": edges, "rank": values}}
         return TrainResult(mrr["val"], mrr["test"], None, scores, self.score_name, **outputs)
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
-from tutorial_lib.sampling.nodes import Batch, BatchLoader, read_rows
+from tutorial_lib.sampling.nodes import Batch, BatchLoader, Store, read_rows
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.tasks.task import Shard, Store, Task, from_adjacency, from_graph, layerwise_inference, score_nodes
+from tutorial_lib.tasks.task import Shard, Task, graph_batches, layerwise_inference, make_adjacency_source, score_nodes
 from tutorial_lib.trainer.comm import barrier, equal_steps, get_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -29,7 +29,7 @@ NodeInputs = tuple[list[Block], Tensor | FirstLayer | dict[str, Tensor], Tensor]
 
 
 class NodeTask(Task[Batch, NodeInputs]):
-    """Classify nodes. Subclasses can override ``get_features``, ``get_labels``, ``make_model`` and ``judge``."""
+    """Classify nodes. Overridable: ``get_features``, ``get_labels``, ``make_model`` and ``predict_and_compare``."""
 
     name = "node"
 
@@ -37,14 +37,14 @@ class NodeTask(Task[Batch, NodeInputs]):
         super().__init__(shard, config)
         self.features, self.labels = self.get_features(), self.get_labels()
         self.model = self.make_model()
-        nodes = {side: shard.nodes(f"{side}_mask") for side in ("train", "val")}
-        self.split = {f"{side}_nodes": len(ids) for side, ids in nodes.items()}
+        nodes = {split: shard.nodes(f"{split}_mask") for split in ("train", "val")}
+        self.split = {f"{split}_nodes": len(ids) for split, ids in nodes.items()}
         samplers, self.pipeline = int(os.environ.get("DGL_NUM_SAMPLER", 0)), None
         local = getattr(shard.graph, "local_partition", None) is not None  # the servers share their memory
-        if local and config.in_pipeline(samplers) and not self.embeddings:
+        if local and config.uses_pipeline(samplers) and not self.embeddings:
             settings = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead}
             self.pipeline = Pipeline.from_graph(shard.graph, self.features, self.labels, **settings)
-        self.batches, self.val = self._loader(nodes["train"], train=True), self._loader(nodes["val"])
+        self.train_loader, self.val_loader = self._loader(nodes["train"], train=True), self._loader(nodes["val"])
 
     def get_features(self) -> Any:
         return self.shard.data["feat"]
@@ -53,9 +53,9 @@ class NodeTask(Task[Batch, NodeInputs]):
         return self.shard.data["label"]
 
     def make_model(self) -> nn.Module:
-        return self.config.model(self.features.shape[1], self.shard.num_classes).to(self.placement.device)
+        return self.config.build_model(self.features.shape[1], self.shard.num_classes).to(self.placement.device)
 
-    def judge(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def predict_and_compare(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the prediction for each row of the model's outputs, and whether it agrees with the label."""
         predictions = outputs.argmax(1)
         return predictions, predictions == labels
@@ -66,8 +66,8 @@ class NodeTask(Task[Batch, NodeInputs]):
             rows, labels = self.features[batch.input_nodes], self.labels[batch.seeds]
         if not isinstance(rows, FirstLayer):
             return self.placement.to_device(batch.blocks, rows, labels)
-        blocks, own, mean, labels = self.placement.to_device(batch.blocks, rows.own, rows.mean, labels)
-        return blocks, FirstLayer(own, mean), labels
+        blocks, dst_rows, mean, labels = self.placement.to_device(batch.blocks, rows.dst_rows, rows.mean, labels)
+        return blocks, FirstLayer(dst_rows, mean), labels
 
     def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
@@ -76,12 +76,12 @@ class NodeTask(Task[Batch, NodeInputs]):
 
     def score(self, model: nn.Module, inputs: NodeInputs) -> tuple[int, int]:
         blocks, rows, labels = inputs
-        return int(self.judge(model(blocks, rows), labels)[1].sum()), len(labels)
+        return int(self.predict_and_compare(model(blocks, rows), labels)[1].sum()), len(labels)
 
     def evaluate(self) -> TrainResult:
-        source = from_adjacency(self.pipeline.sampler, self.config.cache) if self.pipeline else from_graph
-        outputs = layerwise_inference(self.model, source, self.features, self.shard, self.config.eval_batch_size)
-        return TrainResult(*score_nodes(self.shard, outputs, self.labels, self.judge), score=self.score_name)
+        source = make_adjacency_source(self.pipeline.sampler, self.config.cache) if self.pipeline else graph_batches
+        h = layerwise_inference(self.model, source, self.features, self.shard, self.config.eval_batch_size)
+        return TrainResult(*score_nodes(self.shard, h, self.labels, self.predict_and_compare), score=self.score_name)
 
     def _loader(self, ids: Tensor, *, train: bool = False) -> BatchLoader | PipelineLoader:
         config = self.config
@@ -134,7 +134,7 @@ def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = N
         unset = dict.fromkeys(("_store", "_comm", "_partition", "_optm_state"))
         sizes = {"_num_embeddings": count, "_embedding_dim": width, "_rank": -1, "_world_size": 0}
         vars(embedding).update(_tensor=torch.empty(count, width), _name=name, _trace=[], **sizes, **unset)
-    own_ids = shard.own(ntype)  # a rank writes its share of the rows of its machine
+    own_ids = shard.local_nodes(ntype)  # a rank writes its share of the rows of its machine
     original = torch.from_numpy(shard.original_nodes(ntype)[own_ids.numpy()])
     for chunk in (original // CHUNK).unique().tolist():
         positions = (original // CHUNK == chunk).nonzero().flatten()
@@ -160,7 +160,7 @@ class HeteroTask(NodeTask):
     """Classify nodes by the features of some types and by learnable embeddings of the others."""
 
     name = "hetero"
-    on_gpu = False
+    supports_gpu = False
 
     def get_features(self) -> dict[str, Store]:
         graph = self.shard.graph

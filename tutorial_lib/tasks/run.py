@@ -21,7 +21,7 @@ def train_in_job(
     """Train and evaluate the partition in ``folder`` as one rank of a job. Rank 0 writes the results into ``out``."""
     task_class, emit = get_task_class(config.task), session.events.emit
     emit_once = emit if session.rank == 0 else no_events
-    placement = choose_device("cpu" if device == "auto" and not task_class.on_gpu else device)
+    placement = choose_device("cpu" if device == "auto" and not task_class.supports_gpu else device)
     partition = load_partition_folder(folder, checksums=False, part=session.graph.get_partition_book().partid)
     with span(emit, "preparing"):
         task = task_class(DistShard(session, partition, placement), config)

@@ -19,19 +19,19 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import FULL, Batch, BatchLoader, BatchType, Loader, read_rows
+from tutorial_lib.sampling.nodes import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
 from tutorial_lib.sampling.pipeline import prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
-from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_number, sum_over_ranks
+from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_original_id, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, ProgressReporter, bytes_by_place, no_events
 from tutorial_lib.trainer.loop import ROWS, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session
 
-TRAIN, VAL, TEST = 0, 1, 2  # sides of the split of the edges
-SIDES = ("train", "val", "test")
-EDGES = 1_000_000  # edges whose side of the split is computed at a time
+TRAIN, VAL, TEST = 0, 1, 2  # splits of the edges
+SPLITS = ("train", "val", "test")
+EDGES = 1_000_000  # edges whose split is computed at a time
 
 
 class LocalShard:
@@ -47,14 +47,14 @@ class LocalShard:
         """Return the int64 IDs of this process's share of the nodes of a mask. The shares differ by a few nodes."""
         return self.data[mask].nonzero().flatten()
 
-    def own(self, ntype: str) -> Tensor:
+    def local_nodes(self, ntype: str) -> Tensor:
         """Return the IDs of the nodes of a type whose rows this process computes and its machine stores."""
         return self.graph.nodes(ntype)
 
-    def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
-        """Return the IDs of this process's share of the edges on each of ``SIDES``. ``side`` takes their two nodes."""
-        sides = side(*self.graph.edges(order="eid"))
-        return {name: (sides == number).nonzero().flatten() for number, name in enumerate(SIDES)}
+    def edges(self, split_of_edges: Callable[..., Tensor]) -> dict[str, Tensor]:
+        """Return this process's share of the edge IDs in each split. ``split_of_edges`` takes their two nodes."""
+        splits = split_of_edges(*self.graph.edges(order="eid"))
+        return {name: (splits == number).nonzero().flatten() for number, name in enumerate(SPLITS)}
 
     def new_store(self, _depth: int, width: int, ntype: str) -> Tensor:
         """Return an uninitialized float32 store of shape (N, width). Every process calls this in the same order."""
@@ -83,22 +83,22 @@ class DistShard:
     def nodes(self, mask: str) -> Tensor:
         return node_split(self.data[mask], self.book, ntype=self.target, force_even=True).long()
 
-    def own(self, ntype: str) -> Tensor:
+    def local_nodes(self, ntype: str) -> Tensor:
         all_nodes = torch.ones(self.graph.num_nodes(ntype), dtype=torch.bool)
         return node_split(all_nodes, self.book, ntype=ntype, force_even=False).long()
 
-    def edges(self, side: Callable[..., Tensor]) -> dict[str, Tensor]:
-        # The first trainer of a machine marks the edges of its own part in one mask for each side, which needs no
+    def edges(self, split_of_edges: Callable[..., Tensor]) -> dict[str, Tensor]:
+        # The first trainer of a machine marks the edges of its own part in one mask for each split, which needs no
         # other machine. The ranks share the training edges evenly. Other edges stay on their machine.
         graph, book, policy = self.graph, self.book, self.graph.get_edge_partition_policy("_E")
-        masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SIDES]
+        masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SPLITS]
         if self.rank % (self.world_size // book.num_partitions()) == 0:
             for ids in book.partid2eids(book.partid).split(EDGES):
-                sides = side(*graph.find_edges(ids))
+                splits = split_of_edges(*graph.find_edges(ids))
                 for number, mask in enumerate(masks):
-                    mask[ids] = (sides == number).to(torch.uint8)
+                    mask[ids] = (splits == number).to(torch.uint8)
         barrier()
-        return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SIDES)}
+        return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SPLITS)}
 
     def new_store(self, depth: int, width: int, ntype: str) -> DistTensor:
         policy, shape = self.graph.get_node_partition_policy(ntype), (self.graph.num_nodes(ntype), width)
@@ -113,11 +113,10 @@ class DistShard:
 
 
 Shard = LocalShard | DistShard
-Store = Tensor | DistTensor
 Embedding: TypeAlias = dgl.nn.NodeEmbedding | dgl.distributed.DistEmbedding
 SparseAdam: TypeAlias = dgl.optim.SparseAdam | dgl.distributed.optim.SparseAdam
 Inputs = TypeVar("Inputs", bound=tuple[Any, ...])  # blocks, rows and more on the device of the model
-Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # see ``NodeTask.judge``
+Comparison = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # see ``NodeTask.predict_and_compare``
 
 
 class Task(ABC, Generic[BatchType, Inputs]):
@@ -125,17 +124,17 @@ class Task(ABC, Generic[BatchType, Inputs]):
 
     name: ClassVar[str]  # of the module, as in --task
     score_name: ClassVar[str] = "accuracy"  # meaning of the scores of ``score`` and ``evaluate``
-    on_gpu: ClassVar[bool] = True  # whether the model can run on a GPU
+    supports_gpu: ClassVar[bool] = True  # whether the model can run on a GPU
 
     model: nn.Module  # without DistributedDataParallel
-    batches: Loader  # of this rank for training
-    val: Loader  # of this rank for validation
+    train_loader: Loader  # of this rank for training
+    val_loader: Loader  # of this rank for validation
     split: dict[str, int]  # numbers of nodes or edges of this rank, for its event ``split``
     embeddings: Mapping[str, Embedding] = MappingProxyType({})  # learnable embeddings by name, saved with the weights
     sparse_optimizers: Sequence[SparseAdam] = ()  # optimizers of the embeddings
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
-        if shard.placement.on_gpu and not self.on_gpu:
+        if shard.placement.on_gpu and not self.supports_gpu:
             raise InputError(f"--task {self.name} runs only on the CPU", "Use --device cpu.")
         self.shard, self.config, self.placement = shard, config, shard.placement
 
@@ -164,32 +163,32 @@ class Task(ABC, Generic[BatchType, Inputs]):
         """Return the mean score over all ranks with sampled neighbors, which is a little below the exact score."""
         model.eval()
         total = count = 0.0
-        for step, batch in self.val.batches(epoch):
+        for step, batch in self.val_loader.batches(epoch):
             score, examples = self.score(model, self.inputs(batch))
             total, count = total + score, count + examples
-            on_batch(step + 1, len(self.val))
+            on_batch(step + 1, len(self.val_loader))
         return accuracy(*sum_over_ranks([total, count]))
 
 
-def score_nodes(shard: Shard, outputs: Store, labels: Store, judge: Judge) -> tuple[float, float, Tensor]:
+def score_nodes(shard: Shard, outputs: Store, labels: Store, compare: Comparison) -> tuple[float, float, Tensor]:
     """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
-    nodes, scores = shard.own(shard.target), []
-    judged = [judge(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS)]
-    predictions, correct = (torch.cat(parts) for parts in zip(*judged, strict=True))
+    nodes, scores = shard.local_nodes(shard.target), []
+    compared = [compare(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS)]
+    predictions, correct = (torch.cat(parts) for parts in zip(*compared, strict=True))
     for mask in ("val_mask", "test_mask"):
         in_split = read_rows(shard.data[mask], nodes).bool()  # a uint8 mask, as DGL returns it, would index
         scores.append(accuracy(*sum_over_ranks([float((correct & in_split).sum()), float(in_split.sum())])))
-    ordered = gather_by_number(nodes, predictions, shard.original_nodes(shard.target))[1]
+    ordered = gather_by_original_id(nodes, predictions, shard.original_nodes(shard.target))[1]
     return scores[0], scores[1], ordered
 
 
 # From a shard, a store, IDs and a batch size to the IDs, the block and the input rows of each batch
-Source = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Block | None, Any]]]
+BatchSource = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Block | None, Any]]]
 
 
 @torch.no_grad()
 def layerwise_inference(
-    model: Any, source: Source, features: Any, shard: Shard, batch_size: int, *, last: Callable = lambda h: h
+    model: Any, source: BatchSource, features: Any, shard: Shard, batch_size: int, *, last: Callable = lambda h: h
 ) -> Store:
     """Return the outputs of the model for all nodes of the type ``shard.target``, a store of shape (N, outputs).
 
@@ -203,7 +202,7 @@ def layerwise_inference(
         types = model.types[depth + 1] if typed else [shard.target]
         y = {ntype: shard.new_store(depth, width, ntype) for ntype in types}
         for ntype, store in y.items():
-            nodes = shard.own(ntype)
+            nodes = shard.local_nodes(ntype)
             batches = source(shard, x, {ntype: nodes} if typed else nodes, batch_size)
             for number, (ids, block, rows) in enumerate(batches, start=1):
                 h = model.layer(depth, block, rows)
@@ -215,7 +214,7 @@ def layerwise_inference(
     return y[shard.target]
 
 
-def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Block, Any]]:
+def graph_batches(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Block, Any]]:
     """Yield batches of DGL's loader. The store, the IDs and the rows are dictionaries in a graph with several types."""
     for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
         nodes = batch.input_nodes
@@ -224,14 +223,14 @@ def from_graph(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any,
         yield batch.seeds, block, rows
 
 
-def from_adjacency(sampler: NeighborSampler, budget: int) -> Source:
+def make_adjacency_source(sampler: NeighborSampler, budget: int) -> BatchSource:
     """Return a source of batches from the adjacency of this machine, with ``budget`` bytes for remote rows."""
 
     def read(store: DistTensor, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
         cache = FeatureCache(store, sampler.book, budget)
         for ids in parts:
             indptr, sources = sampler.sample(ids, FULL)
-            slots = cache.slots(torch.cat([ids.to(sampler.dtype), sources]))
+            slots = cache.receive_rows(torch.cat([ids.to(sampler.dtype), sources]))
             yield ids, cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], indptr)
 
     def source(shard: Shard, x: DistTensor, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:

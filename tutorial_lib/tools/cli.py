@@ -15,7 +15,7 @@ from types import FrameType
 
 from typing_extensions import Buffer
 
-from tutorial_lib.errors import TutorialError, printable, to_stderr
+from tutorial_lib.errors import TutorialError, print_to_stderr, printable
 from tutorial_lib.job.folder import continue_command
 from tutorial_lib.launcher.failure import JobFailed, describe_interruption
 from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
@@ -51,21 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = error.code
     if interruption := describe_interruption(code):
         commands = [continue_command(kind, folder) for kind, folder in jobs.RUNNING.items()]
-        to_stderr("\n".join([interruption, *(f"to continue: {command}" for command in commands if command)]))
+        print_to_stderr("\n".join([interruption, *(f"to continue: {command}" for command in commands if command)]))
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.flush()
         if lost := getattr(getattr(sys.stdout.buffer, "raw", None), "lost", ""):
-            to_stderr(f"warning: some of the output could not be written: {lost}")
+            print_to_stderr(f"warning: some of the output could not be written: {lost}")
     sys.exit(code)
 
 
 def print_failure(error: TutorialError) -> int:
     """Print the cause, the remedy, and the log of the process that failed. Return the exit code."""
-    to_stderr(f"error: {printable(error.message)}")
+    print_to_stderr(f"error: {printable(error.message)}")
     for number, line in enumerate(printable(error.remedy).splitlines()):
-        to_stderr(f"{'            ' if number else 'what to do: '}{line}")
+        print_to_stderr(f"{'            ' if number else 'what to do: '}{line}")
     if isinstance(error, JobFailed):
-        to_stderr("\n".join([f"log: {error.log}", *(f"  | {printable(line)}" for line in error.tail)]))
+        print_to_stderr("\n".join([f"log: {error.log}", *(f"  | {printable(line)}" for line in error.tail)]))
     return error.exit_code
 
 

@@ -11,10 +11,10 @@ import yaml
 
 from tutorial_lib.errors import InputError, JobError, printable
 from tutorial_lib.files import JsonObject, open_regular_file, replace_file
-from tutorial_lib.job.folder import own_run_folder
-from tutorial_lib.job.remote_files import LIST, fetch_results
+from tutorial_lib.job.folder import lock_run_folder
+from tutorial_lib.job.remote_files import PENDING_FILE, fetch_results
 from tutorial_lib.launcher.coordinator import FAILURE_FILE, Event
-from tutorial_lib.launcher.logs import shortened
+from tutorial_lib.launcher.logs import truncate_line
 from tutorial_lib.tools.options import about, app
 from tutorial_lib.trainer.events import PHASES
 
@@ -62,7 +62,7 @@ def find_causes(logs: list[Path]) -> list[JsonObject]:
         with log.open(errors="replace") as lines:
             for number, text in enumerate(lines, start=1):
                 if entry := next((s for s in read_signatures() if s["line"].search(text)), None):
-                    first = {**entry, "place": f"{log}:{number}", "text": shortened(text.strip()), "times": 0}
+                    first = {**entry, "place": f"{log}:{number}", "text": truncate_line(text.strip()), "times": 0}
                     causes.setdefault(entry["name"], first)["times"] += 1
     return [failure for failure in causes.values() if not failure.get("effect")] or list(causes.values())
 
@@ -145,10 +145,10 @@ def fetch(
 ) -> None:
     """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
     run = run.absolute()
-    if not (run / LIST).is_file() and not (run / "events.jsonl").is_file():
-        raise InputError(f"{run} is not the folder of a run with --copy_to: it has no {LIST}")
-    with own_run_folder(run):  # a running job downloads its results itself
-        if not (run / LIST).is_file():
+    if not (run / PENDING_FILE).is_file() and not (run / "events.jsonl").is_file():
+        raise InputError(f"{run} is not the folder of a run with --copy_to: it has no {PENDING_FILE}")
+    with lock_run_folder(run):  # a running job downloads its results itself
+        if not (run / PENDING_FILE).is_file():
             print(f"{run}: nothing is left to fetch")
             return
         if problems := fetch_results(run, print, trust=trust):

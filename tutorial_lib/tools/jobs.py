@@ -9,10 +9,10 @@ from typing import Annotated
 import numpy as np
 import psutil
 
-from tutorial_lib.errors import InputError, JobError, ask, to_stderr
+from tutorial_lib.errors import InputError, JobError, ask_yes_no, print_to_stderr
 from tutorial_lib.files import JsonObject
 from tutorial_lib.job.display import RunDisplay, human_bytes
-from tutorial_lib.job.folder import Continuation, check_run_folder, default_run_folder
+from tutorial_lib.job.folder import CheckpointOptions, check_run_folder, default_run_folder
 from tutorial_lib.job.layout import LaunchRequest, Layout, RealMachines
 from tutorial_lib.job.layout import launch as run_launch
 from tutorial_lib.job.source import DataSource
@@ -42,7 +42,7 @@ def train(
     config: Annotated[TrainConfig, flatten("Training", "seed fanouts cache")] = TrainConfig(),
     fanouts: cli.FanoutsOption = "15,10,5",
     cache: cli.CacheOption = "256MB",
-    keep: Annotated[Continuation, flatten("Training")] = Continuation(),
+    checkpointing: Annotated[CheckpointOptions, flatten("Training")] = CheckpointOptions(),
     layout: Annotated[Layout, flatten("Machines")] = Layout(),
     machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: cli.OverSsh = None,
@@ -57,26 +57,26 @@ def train(
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process cannot be used with --trainers, --samplers or --servers")
     config = cli.complete_config(config, source.seed, fanouts, cache, layout.samplers)
-    folder = check_run_folder(out or default_run_folder(source.name), resume=keep.resume)
+    folder = check_run_folder(out or default_run_folder(source.name), resume=checkpointing.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     RUNNING["train"] = folder
-    keep = replace(keep, options=cli.options_to_store(options))
+    checkpointing = replace(checkpointing, options=cli.options_to_store(options))
     display = RunDisplay()
     try:
         if single_process:
-            result = run_single(source, config, folder, display, keep, device=layout.device)
+            result = run_single(source, config, folder, display, checkpointing, device=layout.device)
         else:
-            result = run_distributed(source, layout, config, folder, display, keep)
+            result = run_distributed(source, layout, config, folder, display, checkpointing)
     except EmulationUnavailable as error:
-        if options.keys() & {*cli.PLACES, "wire"}:  # the user has asked for emulated machines
+        if options.keys() & {*cli.MACHINE_OPTIONS, "wire"}:  # the user has asked for emulated machines
             raise
         options |= {"machines": 1, "trainers": options.get("trainers", 2)}
         chosen = f"Continuing as train --machines 1 --trainers {options['trainers']}"
-        to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
+        print_to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
         layout = replace(layout, emulate=None, trainers=options["trainers"])
-        keep = replace(keep, options=cli.options_to_store(options))
-        result = run_distributed(source, layout, config, folder, display, keep)
+        checkpointing = replace(checkpointing, options=cli.options_to_store(options))
+        result = run_distributed(source, layout, config, folder, display, checkpointing)
     display.summary(result, folder)
 
 
@@ -86,7 +86,7 @@ def finale(
     source: Annotated[DataSource, flatten("Data", "method", show_default=False)] = DataSource(),
     config: Annotated[TrainConfig, flatten("Training", NOT_IN_FINALE, show_default=False)] = TrainConfig(),
     fanouts: cli.FanoutsOption = "15,10,5",
-    keep: Annotated[Continuation, flatten("Training", "every")] = Continuation(),
+    checkpointing: Annotated[CheckpointOptions, flatten("Training", "every")] = CheckpointOptions(),
     layout: Annotated[Layout, flatten("Machines", "show_output")] = Layout(),
     machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: cli.OverSsh = None,
@@ -110,14 +110,14 @@ def finale(
     config = cli.complete_config(config, source.seed, fanouts)
     config = replace(config, **{name: value for name, value in defaults.items() if name not in options})
     source = replace(source, scale=options.get("scale", 1.0 if full else 0.1))
-    folder = check_run_folder(out or default_run_folder("finale"), resume=keep.resume)
-    if not keep.resume:
+    folder = check_run_folder(out or default_run_folder("finale"), resume=checkpointing.resume)
+    if not checkpointing.resume:
         confirm(source, layout, config, count, yes=yes)
     from tutorial_lib.job.train import run_distributed
 
     RUNNING["finale"] = folder
-    display, keep = RunDisplay(), replace(keep, options=cli.options_to_store(options))
-    result = run_distributed(source, layout, config, folder, display, keep)
+    display, checkpointing = RunDisplay(), replace(checkpointing, options=cli.options_to_store(options))
+    result = run_distributed(source, layout, config, folder, display, checkpointing)
     display.say("checking the predictions in original IDs")
     check_predictions(source, folder, result)
     display.summary(result, folder)
@@ -137,7 +137,7 @@ def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: i
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"estimate: {sizes}; about {needs} (the job may need half or twice as much)", flush=True)
     large = seconds > LONG or (together and estimated.memory["all machines"] > psutil.virtual_memory().available)
-    if large and not yes and not ask("This run is large. Start it?"):
+    if large and not yes and not ask_yes_no("This run is large. Start it?"):
         raise InputError("not started, because this run is large and was not confirmed", "Add --yes to start it.")
 
 
@@ -176,7 +176,7 @@ def launch(
     """
     request, ssh, ssh_machines = request or LaunchRequest(), ssh or RealMachines(), None
     options.pop("ip_config", None)  # a script reads this file in every place
-    if not cli.PLACES & options.keys():
+    if not cli.MACHINE_OPTIONS & options.keys():
         options["ip_config"] = ssh.ip_config
         ssh_machines = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve())
     request = cli.choose_machines(request, ssh_machines, options)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cyclopts import App
 
-from tutorial_lib.errors import to_stderr
+from tutorial_lib.errors import print_to_stderr
 from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
 from tutorial_lib.tools.options import PROGRAM, JsonOption, about, app
@@ -66,7 +66,7 @@ def stop(name: NameOption = None, /) -> None:
     """Stop machines, with all processes on them."""
     state = persistent.describe_machines(running(name).name)
     if state.job:
-        to_stderr(f"warning: this ends the job on {state.name}: {state.job}")
+        print_to_stderr(f"warning: this ends the job on {state.name}: {state.job}")
     persistent.stop_machines(state.name)
     print(f"{state.name}: switched off")
 

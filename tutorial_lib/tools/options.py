@@ -15,7 +15,7 @@ from tutorial_lib.files import JsonObject, read_json
 from tutorial_lib.job.folder import OPTIONS_FILE
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
-from tutorial_lib.trainer.config import TrainConfig, check_loader
+from tutorial_lib.trainer.config import TrainConfig, parse_cache_size
 
 PROGRAM = "python -m tutorial_lib"
 LARGEST = 2**31 - 1  # the largest number that C++ code accepts
@@ -25,11 +25,10 @@ NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_ever
 NAMES["allow_public"] = "allow_public_addresses"
 NO_OPTIONS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
-
-PLACES = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # options that choose the machines
-OF_SSH = {NAMES.get(field.name, field.name) for field in fields(RealMachines)}
+MACHINE_OPTIONS = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # these choose the machines
+SSH_OPTIONS = {NAMES.get(field.name, field.name) for field in fields(RealMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
-NEEDS_TRUST = {*OF_SSH, "root"}
+NEEDS_TRUST = {*SSH_OPTIONS, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
 LayoutType = TypeVar("LayoutType", bound=Layout)
 
@@ -99,7 +98,7 @@ def complete_config(
         message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
         raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors)")
     hops = tuple(map(int, fanouts.split(",")))
-    cache_bytes = check_loader(config.loader, samplers, cache, config.task)
+    cache_bytes = parse_cache_size(config.loader, samplers, cache, config.task)
     return replace(config, seed=seed, fanouts=hops, cache=cache_bytes)
 
 
@@ -146,7 +145,8 @@ def run_command(words: Sequence[str]) -> None:
     if options.get("resume") and path.exists():  # later checks report missing files of the run
         remedy = "Give this option again, or leave out --resume and use another --out."
         stored = read_json(path, dict[str, bool | int | float | str], remedy)
-        dropped = {*options, *NOT_RECALLED, *({*PLACES, *OF_SSH, "own_disks"} if options.keys() & PLACES else ())}
+        replaced = {*MACHINE_OPTIONS, *SSH_OPTIONS, "own_disks"} if options.keys() & MACHINE_OPTIONS else ()
+        dropped = {*options, *NOT_RECALLED, *replaced}
         earlier = [f"--{name}={value}" for name, value in stored.items() if name.replace("-", "_") not in dropped]
         try:
             command, bound, merged = parse([words[0], *earlier, *words[1:]])
@@ -167,8 +167,8 @@ def choose_machines(layout: LayoutType, ssh: RealMachines | None, options: JsonO
 
     With ``--on``, ``emulate`` becomes the number of the running machines.
     """
-    other_places = PLACES - {"emulate", "on"} & options.keys()
-    if OF_SSH & options.keys():
+    other_places = MACHINE_OPTIONS - {"emulate", "on"} & options.keys()
+    if SSH_OPTIONS & options.keys():
         other_places.add("ip_config")
     if len(other_places) + bool(options.keys() & {"emulate", "on"}) > 1:
         places = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"

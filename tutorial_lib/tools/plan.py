@@ -133,7 +133,7 @@ def estimate(job: Job) -> Estimate:
 
     # The traffic: each rank fetches a remote row once, and again if there is no room for it in the cache.
     cache = remote_nodes * (row + 4 * degree)
-    cached_bytes = min(config.cache, cache) if config.in_pipeline() else 0.0
+    cached_bytes = min(config.cache, cache) if config.uses_pipeline() else 0.0
     missed = (1 - cached_bytes / cache) ** MISSES if remote_nodes else 0.0
     batches = steps * (1 + job.val / job.train)  # with those of the validation
     first_fetches = min(remote, distinct(epochs * batches * remote_edges, remote_nodes) / epochs / batches)
@@ -148,7 +148,7 @@ def estimate(job: Job) -> Estimate:
     # The memory. Servers store the outputs of two layers in the evaluation. Trainers map the memory of their server.
     stored, features = 1.05 * job.edges / job.machines * (1 + cut), 1.05 * row * n / job.machines
     outputs = 1.05 * 4 * n / job.machines * max(map(sum, pairwise(widths[1:])), default=job.classes)
-    loading, loaded = (stored * per_edge for per_edge in SERVER_EDGE["pipeline" if config.in_pipeline() else "dgl"])
+    loading, loaded = (stored * per_edge for per_edge in SERVER_EDGE["pipeline" if config.uses_pipeline() else "dgl"])
     server = SERVER + SERVER_NODE * n / job.machines + features + max(loading, loaded + outputs)
     trained = ACTIVATIONS * sum(size * b for size, (b, _) in layers) + row * nodes[-1] * (2 + config.ahead)
     evaluated = 5 * config.hidden_size * min(n, config.eval_batch_size * (1 + degree))
@@ -165,7 +165,7 @@ def estimate(job: Job) -> Estimate:
     sampling = (edges / SAMPLED + pulled / COPIED + requests) / min(1.0, cores)
     rate = (job.wire or UNSHAPED) * EFFICIENCY / 8
     link = job.trainers * pulled / rate
-    if config.in_pipeline() and config.ahead > 0:
+    if config.uses_pipeline() and config.ahead > 0:
         link -= min(link, computing + sampling) * (steps - 1) / steps
     parts = {"computing": computing, "sampling": sampling, "link": link, "gradients": gradients / rate}
     seconds = {name: steps * value for name, value in parts.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tutorial_lib.data import NAMES, check_arguments
-from tutorial_lib.errors import InputError, describe_exit_code, to_stderr
+from tutorial_lib.errors import InputError, describe_exit_code, print_to_stderr
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
@@ -27,7 +27,7 @@ dgl.graph(([0, 1], [1, 0])).in_degrees().numpy()
 assert dgl.__version__.startswith("2.1.0"), f"DGL 2.1.0 is required, but {dgl.__version__} is installed"
 graphbolt = graphbolt_problem() or "and DGL has its GraphBolt library for this torch"  # dmlc/dgl #7157
 print(f"dgl {dgl.__version__} works with torch {torch.__version__}, {graphbolt}")"""
-OF_SSH = flatten("Machines over ssh", "copy_to", cli.dgl_option_name, show_default=False)
+SSH_PARAMETERS = flatten("Machines over ssh", "copy_to", cli.dgl_option_name, show_default=False)
 
 
 @app.command
@@ -35,7 +35,7 @@ def doctor(
     *,
     emulate: Annotated[int | None, about("Also start this many emulated machines and check them.")] = None,
     on: Annotated[str | None, about("Also check running emulated machines of this name.")] = None,
-    ssh: Annotated[RealMachines | None, OF_SSH] = None,
+    ssh: Annotated[RealMachines | None, SSH_PARAMETERS] = None,
     part_config: Annotated[Path | None, about("DGL's description of a partition (JSON).", name="--part_config")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:
@@ -123,7 +123,7 @@ def partition(
 ) -> None:
     """Partition a data set for DGL's servers, and report the number of cut edges."""
     source = replace(source, name=dataset)
-    result = partition_dataset(source.load(), parts, out, method=source.method, seed=source.seed, log=to_stderr)
+    result = partition_dataset(source.load(), parts, out, method=source.method, seed=source.seed, log=print_to_stderr)
     facts = {**asdict(result.report), "part_config": str(result.config)}
     if as_json:
         facts["reused"] = result.reused

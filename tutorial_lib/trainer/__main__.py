@@ -23,7 +23,7 @@ import json
 from pathlib import Path
 
 from tutorial_lib.compat.settings import keep_freed_memory
-from tutorial_lib.launcher.watch import FINISH
+from tutorial_lib.launcher.watch import SAVE_REQUEST_FILE
 from tutorial_lib.tasks.run import train_in_job
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.config import TrainConfig
@@ -38,7 +38,7 @@ def main() -> None:
     plan, out = json.loads(job.read_text()), job.parent
     config = TrainConfig.from_dict(plan["train"])
     checkpoints = CheckpointManager(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
-    checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], FINISH).exists
+    checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], SAVE_REQUEST_FILE).exists
     keep_freed_memory()
     with open_session(json.loads((partition / "manifest.json").read_text())["graph_name"], seed=config.seed) as session:
         train_in_job(session, config, partition, out, checkpoints, plan["device"])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, flush, sha256_of, write_json
+from tutorial_lib.files import JsonObject, fsync_path, sha256_of, write_json
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, get_rank
 from tutorial_lib.trainer.events import Emit, no_events
@@ -155,7 +155,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
         for changed in (path, path.parent, path.parent.parent):
-            flush(changed)
+            fsync_path(changed)
         return FileRecord(path.stat().st_size, sha256_of(path), machine)
     except (OSError, SafetensorError) as error:
         remove_checkpoint(path.parent)  # frees the space on a full disk

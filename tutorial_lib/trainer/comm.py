@@ -55,13 +55,13 @@ def broadcast(value: Value | None) -> Value:
     return values[0]  # type: ignore[return-value]
 
 
-def gather_by_number(ids: Tensor, values: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
+def gather_by_original_id(ids: Tensor, values: Tensor, original_ids: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return on rank 0 the original IDs of all ranks in ascending order, and the value of each ID."""
     parts = gather((ids.cpu().clone(), values.cpu().clone())) or [(ids[:0], values[:0])]
     ids, values = (torch.cat([part[k] for part in parts]) for k in (0, 1))
-    original_ids = torch.from_numpy(np.asarray(numbers[ids.numpy()], dtype=np.int64))
-    order = original_ids.argsort()
-    return original_ids[order], values[order]
+    gathered_ids = torch.from_numpy(np.asarray(original_ids[ids.numpy()], dtype=np.int64))
+    order = gathered_ids.argsort()
+    return gathered_ids[order], values[order]
 
 
 def sum_over_ranks(values: Sequence[float]) -> list[float]:

@@ -56,11 +56,11 @@ class TrainConfig:
     def from_dict(cls, values: JsonObject) -> "TrainConfig":
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
 
-    def in_pipeline(self, samplers: int = 0) -> bool:
+    def uses_pipeline(self, samplers: int = 0) -> bool:
         """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
         return self.task == "node" and self.loader != "dgl" and not samplers
 
-    def model(self, in_size: int, num_classes: int) -> "GraphSAGE":
+    def build_model(self, in_size: int, num_classes: int) -> "GraphSAGE":
         """Return a GraphSAGE whose initial weights depend on ``seed`` alone, so that they are equal on all ranks."""
         import torch  # the options of the command line come from this class, and its help does not wait for torch
 
@@ -71,7 +71,7 @@ class TrainConfig:
             return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout)
 
 
-def check_loader(loader: str, samplers: int, cache: str, task: str = "node") -> int:
+def parse_cache_size(loader: str, samplers: int, cache: str, task: str = "node") -> int:
     """Return the bytes of ``cache`` ("256MB", "0"), or raise an InputError for a loader that is not possible."""
     if loader not in ("auto", "dgl", "pipeline") or (loader == "pipeline" and (samplers or task != "node")):
         remedy = "Use --loader auto, dgl or, for --task node without sampler processes, pipeline."

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed, seed_dgl
 from tutorial_lib.files import JsonObject
-from tutorial_lib.sampling.rpc import SampleRequest, receive
+from tutorial_lib.sampling.rpc import SampleRequest, receive_responses
 from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -82,7 +82,7 @@ def seed_servers(seed: int, epoch: int) -> None:
         for server in range(rpc.get_num_server()):
             sent[rpc.get_msg_seq()] = server  # the next request gets this number
             rpc.send_request(server, SampleRequest(derive_seed(seed, epoch, 2**20 + server)))  # no step has this number
-        receive(sent, "generators to be seeded")
+        receive_responses(sent, "generators to be seeded")
     barrier()
 
 
@@ -101,9 +101,9 @@ def train_epoch(
     All ranks take equally many steps, because every one takes part in every exchange of gradients.
     """
     model.train()
-    optimizers, epoch, steps = [optimizer, *task.sparse_optimizers], len(state.epochs), len(task.batches)
+    optimizers, epoch, steps = [optimizer, *task.sparse_optimizers], len(state.epochs), len(task.train_loader)
     timer = StepTimer()
-    for step, batch in task.batches.batches(epoch, state.step):
+    for step, batch in task.train_loader.batches(epoch, state.step):
         timer.lap("sampling", getattr(batch, "background", None))
         seed_all(seed, epoch, step, get_rank())
         inputs = task.inputs(batch)

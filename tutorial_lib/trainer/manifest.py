@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, check_file, flush, read_json, write_json
+from tutorial_lib.files import JsonObject, check_file, fsync_path, read_json, write_json
 
 NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
 FORMAT = 4
@@ -115,14 +115,14 @@ def publish_checkpoint(folder: Path, manifest: Manifest) -> None:
     before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
     for name, content in {**before, NEWEST: manifest}.items():
         write_json(folder / name, asdict(content))
-        flush(folder)
+        fsync_path(folder)
 
 
 def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
     """Make a copied checkpoint the newest one. An InputError names a file that is missing or damaged."""
     check_files(folder / manifest.folder, manifest.files, everything=True)
     for name in (*manifest.files, "."):
-        flush(folder / manifest.folder / name)
+        fsync_path(folder / manifest.folder / name)
     publish_checkpoint(folder, manifest)
     remove_checkpoints(folder)
 

@@ -141,14 +141,14 @@ class EmulatedBackend(Backend):
             return matches[0]
         raise InputError(f"there is no machine {name!r}", f"Use {self.machines[0].name} to {self.machines[-1].name}.")
 
-    def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
+    def change_link(self, machine: Machine, action: str, wire: str | None = None) -> None:
         """``cut`` the link of a machine (packets are lost silently), ``mend`` it, or change its rate (``wire``)."""
         plan = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
-        plan |= {"do": do, "rate": parse_wire(wire)}
+        plan |= {"action": action, "rate": parse_wire(wire)}
         pipes = {"input": json.dumps(plan), "stderr": subprocess.PIPE, "text": True}
         result = subprocess.run(EMULATOR, check=False, cwd=CHECKOUT, **pipes)
         if result.returncode != 0:
-            raise InputError(f"cannot {do} the link of {machine.name}: {result.stderr.strip()}")
+            raise InputError(f"cannot {action} the link of {machine.name}: {result.stderr.strip()}")
 
     def __exit__(self, *_exc: object) -> None:
         """Stop the machines unless they stay. The kernel kills all processes on them."""

@@ -32,13 +32,13 @@ QUEUE_SECONDS = 0.4  # how long a packet may wait for the link before it is drop
 FASTEST_LINK = 1_250_000_000  # bytes per second. Faster rates would not fit into the message to the kernel
 
 
-def _index_of(ip: IPRoute, card: str) -> int:
-    return ip.link_lookup(ifname=card)[0]
+def _index_of(ip: IPRoute, interface: str) -> int:
+    return ip.link_lookup(ifname=interface)[0]
 
 
-def _set_up(ip: IPRoute, card: str, rate: int | None = None, **options: object) -> None:
-    """Set a network card up, and limit the bytes per second that leave through it. None removes the limit."""
-    index = _index_of(ip, card)
+def _bring_up(ip: IPRoute, interface: str, rate: int | None = None, **options: object) -> None:
+    """Set a network interface up, and limit the bytes per second that leave through it. None removes the limit."""
+    index = _index_of(ip, interface)
     ip.link("set", index=index, state="up", **options)
     with contextlib.suppress(NetlinkError):  # there was no limit
         ip.tc("del", index=index, handle=0x10000, parent=TC_H_ROOT)
@@ -47,20 +47,20 @@ def _set_up(ip: IPRoute, card: str, rate: int | None = None, **options: object) 
         ip.tc("add", "tbf", index, 0x10000, rate=rate, burst=BURST_BYTES, limit=limit)
 
 
-def change_link(daemon: int, machine: int, port: str, do: str, rate: int | None) -> None:
-    """Cut or mend a link at its port of the bridge, or change its rate. The machine's card stays up."""
+def change_link(daemon: int, machine: int, port: str, action: str, rate: int | None) -> None:
+    """Cut or mend a link at its port of the bridge, or change its rate. The machine's interface stays up."""
     ns.enter(daemon, "user", "net")
     with IPRoute() as ip:
-        if do != "wire":
-            ip.link("set", index=_index_of(ip, port), master=_index_of(ip, "br0") if do == "mend" else 0)
+        if action != "wire":
+            ip.link("set", index=_index_of(ip, port), master=_index_of(ip, "br0") if action == "mend" else 0)
             return
-        _set_up(ip, port, rate)
+        _bring_up(ip, port, rate)
     ns.enter(machine, "net")
     with IPRoute() as ip:
-        _set_up(ip, "eth0", rate)
+        _bring_up(ip, "eth0", rate)
 
 
-def _answer(**fields: object) -> None:
+def _send_reply(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
@@ -72,7 +72,7 @@ def _fork(body: Callable[[], object]) -> int:
             body()
         except Exception as error:
             step = "configure the network: " if isinstance(error, NetlinkError) else ""
-            _answer(error=f"{step}{getattr(error, 'strerror', None) or error!r}")
+            _send_reply(error=f"{step}{getattr(error, 'strerror', None) or error!r}")
         finally:
             os._exit(0)
     return pid
@@ -107,7 +107,7 @@ def _run_machine(plan: JsonObject, name: str) -> None:
     ns.mount(f"{plan['folder']}/hosts", "/etc/hosts", "", ns.MS_BIND)
     if name in plan["layers"]:
         _mount_disk(f"{plan['folder']}/{name}", plan["layers"][name])
-    _answer(**{name: pid})
+    _send_reply(**{name: pid})
     while True:
         signal.pause()
 
@@ -118,11 +118,11 @@ def _start_machine(plan: JsonObject, name: str, bridge: IPRoute) -> None:
     port = f"to-{name}"
     ns.unshare("net", "uts", "ipc", "pid")
     with IPRoute() as ip:
-        _set_up(ip, "lo")
+        _bring_up(ip, "lo")
         ip.link("add", ifname="eth0", kind="veth", peer={"ifname": port, "net_ns_fd": net_fd})
         ip.addr("add", index=_index_of(ip, "eth0"), address=plan["machines"][name], prefixlen=24)
-        _set_up(ip, "eth0", plan["rate"])
-    _set_up(bridge, port, plan["rate"], master=_index_of(bridge, "br0"))
+        _bring_up(ip, "eth0", plan["rate"])
+    _bring_up(bridge, port, plan["rate"], master=_index_of(bridge, "br0"))
     _fork(lambda: _run_machine(plan, name))
     for fd in (net_fd, pid_fd):
         ns.setns(fd)
@@ -136,11 +136,11 @@ def _run_daemon(plan: JsonObject) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps all children
     hosts = {"localhost": "127.0.0.1", **plan["machines"]}
     Path(plan["folder"], "hosts").write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
-    _answer(daemon=int(os.readlink("/proc/self")), folder=plan["folder"])
+    _send_reply(daemon=int(os.readlink("/proc/self")), folder=plan["folder"])
     ns.unshare("net")
     with IPRoute() as bridge:
         bridge.link("add", ifname="br0", kind="bridge")
-        _set_up(bridge, "br0")
+        _bring_up(bridge, "br0")
         for name in plan["machines"]:
             _start_machine(plan, name, bridge)
     time.sleep(max(0.0, float(sys.stdin.read() or 0) - time.time()))
@@ -149,7 +149,7 @@ def _run_daemon(plan: JsonObject) -> None:
 def main() -> None:
     """Enter the namespaces, fork the daemon, wait for its end, and remove the files of the machines."""
     plan = json.loads(sys.stdin.readline())
-    if "do" in plan:
+    if "action" in plan:
         return change_link(**plan)
     options = {"prefix": f"tutorial_lib-{os.getuid()}-machines-", "dir": os.environ.get("TMPDIR", "/var/tmp")}
     with tempfile.TemporaryDirectory(**options, ignore_cleanup_errors=True) as plan["folder"]:
@@ -161,7 +161,7 @@ def main() -> None:
                 ns.unshare("pid")
             daemon = _fork(lambda: _run_daemon(plan))
         except OSError as error:
-            _answer(error=error.strerror)
+            _send_reply(error=error.strerror)
         else:
             signal.signal(signal.SIGTERM, lambda *_: os.kill(daemon, signal.SIGTERM))
             os.closerange(0, 2)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from tutorial_lib.errors import InputError, attempts
+from tutorial_lib.errors import InputError, retry_until_timeout
 from tutorial_lib.files import lock_holder, parse_memory, try_lock
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.jobspec import Machine
@@ -87,10 +87,10 @@ class PersistentBackend(EmulatedBackend):
             raise InputError(f"the machines {self.name!r} are used by {lock_holder(Path(self._lock.name))}", remedy)
         return self
 
-    def change_link(self, machine: Machine, do: str, wire: str | None = None) -> None:
-        super().change_link(machine, do, wire)
+    def change_link(self, machine: Machine, action: str, wire: str | None = None) -> None:
+        super().change_link(machine, action, wire)
         state = json.loads((path := _path_of(self.name)).read_text())
-        key, value = ("wires", wire) if do == "wire" else ("cut", do == "cut")
+        key, value = ("wires", wire) if action == "wire" else ("cut", action == "cut")
         state[key][state["machines"].index(machine.name)] = value
         path.write_text(json.dumps(state))
 
@@ -133,7 +133,7 @@ def start_machines(
 def stop_machines(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
     os.kill(describe_machines(name).pid, signal.SIGTERM)
-    for _ in attempts(f"the machines {name!r} to be switched off", STOP_SECONDS):
+    for _ in retry_until_timeout(f"the machines {name!r} to be switched off", STOP_SECONDS):
         if name not in running_names():
             return
 
