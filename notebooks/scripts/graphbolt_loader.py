@@ -55,14 +55,14 @@ def append_degrees(graph):
     """Return a custom stage, which is a function that receives a MiniBatch, changes it and returns it.
 
     The stage appends one float32 column to ``batch.node_features["feat"]``, the logarithm of 1 + number of incoming
-    edges **in the whole graph**. Row i of the features belongs to node ``batch.input_nodes[i]``. The edges into node v
-    have the offsets ``graph.csc_indptr[v]`` to ``graph.csc_indptr[v + 1]``.
+    edges **in the whole graph**. Row i of the features belongs to node ``batch.input_nodes[i]`` (int32). The edges into
+    node v have the positions ``graph.csc_indptr[v]`` to ``graph.csc_indptr[v + 1]``, without the last one.
     """
+    degrees = graph.csc_indptr.diff()
 
     def stage(batch):
-        first, last = graph.csc_indptr[batch.input_nodes], graph.csc_indptr[batch.input_nodes + 1]
-        column = (1 + last - first).float().log().unsqueeze(1)
-        batch.node_features["feat"] = torch.cat([batch.node_features["feat"], column], dim=1)
+        column = torch.log(1 + degrees[batch.input_nodes.long()].float())
+        batch.node_features["feat"] = torch.cat([batch.node_features["feat"], column.unsqueeze(1)], dim=1)
         return batch
 
     return stage
