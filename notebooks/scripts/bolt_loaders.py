@@ -1,4 +1,4 @@
-"""Time three loaders in turn, with the same ranks and batches: torchrun --nproc_per_node 2 bolt_loaders.py FOLDER OUT.json
+"""Time three loaders in turn, with the same ranks and batches: torchrun ... bolt_loaders.py FOLDER OUT.json
 
 Each rank uses one thread. The file contains the milliseconds per batch of each loader, for small and for large batches.
 """

@@ -108,5 +108,8 @@ if __name__ == "__main__":
     options = {"out": "best.pt", "epochs": 5, "batch_size": 256, "hidden": 64, "dropout": 0.5}
     for name, default in options.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
-    main(parser.parse_args())
+    args = parser.parse_args()
+    if args.degrees and args.loader == "dgl":
+        parser.error("--degrees is a stage of GraphBolt's pipeline. Add --loader graphbolt.")
+    main(args)
     leave()
