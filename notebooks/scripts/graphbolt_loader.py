@@ -16,9 +16,10 @@ SPLITS = {"train": "train_mask", "validation": "val_mask", "test": "test_mask"}
 def write_dataset(graph, folder):
     """Write a data set that ``gb.OnDiskDataset`` can open. The lesson shows the keys of ``metadata.yaml``.
 
-    Save ``edges.npy`` (2, E), ``feat.npy`` (N, width), and for each split the IDs and the labels of its nodes, both
-    int64. The paths in ``metadata.yaml`` are relative to the folder. ``yaml.safe_dump`` returns the text of a
-    dictionary. The number of classes is the largest label plus one.
+    Save ``edges.npy`` (2, E), ``feat.npy`` (N, width), and for each name in ``SPLITS`` the IDs and the labels of its
+    nodes (int64), such as ``train-seed_nodes.npy`` and ``train-labels.npy``. The paths in ``metadata.yaml`` are
+    relative to the folder. ``yaml.safe_dump`` returns the text of a dictionary. The number of classes is the largest
+    label plus one.
 
     Args:
         graph: DGLGraph with the node data feat, label, train_mask, val_mask and test_mask (bool).

@@ -64,6 +64,14 @@ def test_features_are_mapped_from_their_file(folder):
     assert got == expected
 
 
+def test_names_of_the_files(folder):
+    """Name the arrays edges, feat, train-seed_nodes, train-labels, and so on. Each split has two files."""
+    splits = [f"{split}-{name}" for split in graphbolt_loader.SPLITS for name in ("seed_nodes", "labels")]
+    got = sorted(path.stem for path in folder.glob("*.npy"))
+    expected = sorted(["edges", "feat", *splits])
+    assert got == expected
+
+
 def batch_of(nodes, dtype=torch.int64):
     nodes = torch.tensor(nodes, dtype=dtype)
     return gb.MiniBatch(input_nodes=nodes, node_features={"feat": torch.eye(6)[nodes.long()]})

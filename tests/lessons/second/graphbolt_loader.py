@@ -13,15 +13,15 @@ SPLITS = {"train": "train_mask", "validation": "val_mask", "test": "test_mask"}
 
 
 def write_dataset(graph, folder):
-    def save(name, array, **more):
-        np.save(folder / f"{name}.npy", np.ascontiguousarray(array))
-        return {"format": "numpy", "path": f"{name}.npy", **more}
+    def save(file, array, **more):
+        np.save(folder / f"{file}.npy", np.ascontiguousarray(array))
+        return {"format": "numpy", "path": f"{file}.npy", **more}
 
     labels, tasks = graph.ndata["label"], {"num_classes": len(torch.bincount(graph.ndata["label"]))}
     for split, mask in SPLITS.items():
         ids = torch.where(graph.ndata[mask])[0]
-        first = save(f"{split}_ids", ids, name="seed_nodes")
-        tasks[split + "_set"] = [{"data": [first, save(f"{split}_labels", labels.take(ids), name="labels")]}]
+        first = save(f"{split}-seed_nodes", ids, name="seed_nodes")
+        tasks[split + "_set"] = [{"data": [first, save(f"{split}-labels", labels.take(ids), name="labels")]}]
     sources, destinations = graph.edges()
     edges = save("edges", np.array([sources.numpy(), destinations.numpy()]))
     feat = save("feat", graph.ndata["feat"], domain="node", name="feat", in_memory=False)
