@@ -1,77 +1,78 @@
-"""Time three loaders in turn, in the same ranks: torchrun --nproc_per_node 2 scripts/bolt_loaders.py FOLDER OUT.json"""
+"""Time three loaders in turn, with the same ranks and batches: torchrun ... bolt_loaders.py FOLDER OUT.json
+
+Each rank uses one thread. The file contains the milliseconds per batch of each loader, for small and for large batches.
+"""
 
 import json
-import os
 import sys
 import time
 import warnings
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
 import dgl
-import numpy as np
+import dgl.graphbolt as gb
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from bolt_loader import create_dataloader, evaluate, item_sampler, items_per_step, reshuffled, weighted_reduce
-from bolt_rank import make_model, one_epoch, open_dataset, start
+from graphbolt_loader import make_source, open_dataset, rank_pipeline, train_epoch
 from leave import leave
+from ranks import rank_batches
+from sage import GraphSAGE
 
-ROUNDS = 7  # the first round is a warm-up
-ARGS = Namespace(batch_size=64, fanouts=[5, 10], hidden=64, dropout=0.5, drop=False)
-KINDS = ("dgl.dataloading", "gb.DataLoader", "GraphBolt's pipeline alone")
+ROUNDS = 6  # the first round is a warm-up
+SETTINGS = {"128 seed nodes, fan-outs 5, 10": (128, [5, 10]), "512 seed nodes, fan-outs 10, 10, 10": (512, [10] * 3)}
+LOADERS = ("dgl.dataloading", "GraphBolt's pipeline", "gb.DataLoader")
 
 
-def batches_of(kind, dataset, graph, items, device):
-    """Yield this rank's batches from one of the loaders. All loaders get the same items."""
-    if kind != "dgl.dataloading":
-        ARGS.no_loader = kind != "gb.DataLoader"
-        yield from create_dataloader(dataset, items, ARGS, device)
+def batches_of(loader, dataset, graph, rows, fanouts):
+    """Yield the batches of this rank from one of the loaders. All loaders get the same seed nodes."""
+    items = dataset.tasks[0].train_set
+    if loader != "dgl.dataloading":
+        pipeline = rank_pipeline(make_source(items, rows), dataset, fanouts)
+        yield from pipeline if loader == LOADERS[1] else gb.DataLoader(pipeline, overlap_feature_fetch=False)
         return
-    ids = torch.cat([batch.seed_nodes for batch in item_sampler(items, ARGS)]).long()
-    sampler = dgl.dataloading.NeighborSampler(ARGS.fanouts)
-    warnings.filterwarnings("ignore", message="Dataloader CPU affinity")
-    for inputs, seeds, blocks in dgl.dataloading.DataLoader(graph, ids, sampler, batch_size=ARGS.batch_size):
-        features, labels = {"feat": graph.ndata["feat"][inputs]}, graph.ndata["label"][seeds]
-        yield SimpleNamespace(blocks=blocks, node_features=features, labels=labels, seed_nodes=seeds)
+    ids, labels, start = items[:][0][torch.cat(rows)].long(), items[:][1][torch.cat(rows)], 0
+    sampler = dgl.dataloading.NeighborSampler(fanouts)
+    for inputs, seeds, blocks in dgl.dataloading.DataLoader(graph, ids, sampler, batch_size=len(rows[0])):
+        features = dataset.feature.read("node", None, "feat", inputs)
+        yield SimpleNamespace(
+            blocks=blocks, node_features={"feat": features}, labels=labels[start : start + len(seeds)]
+        )
+        start += len(seeds)
 
 
-def seconds_of(work, *arguments):
+def milliseconds(work, count):
+    """Return the time of a call, divided by the number of batches. The ranks start together."""
     dist.barrier()
     begin = time.perf_counter()
-    work(*arguments)
-    return time.perf_counter() - begin
+    work()
+    return (time.perf_counter() - begin) / count * 1e3
 
 
 def main(folder, out):
-    rank = int(os.environ["RANK"])
-    device = start(rank, int(os.environ["WORLD_SIZE"]), "env://")
-    dataset = open_dataset(folder, device)
-    task = dataset.tasks[0]
-    graph = dgl.graph(tuple(torch.from_numpy(np.load(f"{folder}/edges.npy"))))
-    graph.create_formats_()
-    graph.ndata["feat"] = dataset.feature.read("node", None, "feat")
-    graph.ndata["label"] = torch.zeros(graph.num_nodes(), dtype=torch.int64)
-    for ids, labels in (task.train_set[:], task.validation_set[:]):
-        graph.ndata["label"][ids.long()] = labels
-    models = {kind: make_model(rank, dataset, ARGS, device) for kind in KINDS}
-    optimizers = {kind: torch.optim.Adam(models[kind].parameters(), lr=0.01) for kind in KINDS}
-    found = {kind: {"epoch": [], "batches alone": []} for kind in KINDS}
-    for number in range(ROUNDS):
-        items = reshuffled(task.train_set, number)
-        steps = items_per_step(items, ARGS, device)
-        for kind in KINDS[number % 3 :] + KINDS[: number % 3]:  # each round starts with another loader
-            of_kind = (kind, dataset, graph, items, device)
-            draw = seconds_of(lambda batches: [batch.blocks for batch in batches], batches_of(*of_kind))
-            found[kind]["batches alone"].append(draw)
-            work = (one_epoch, rank, models[kind], optimizers[kind], batches_of(*of_kind), steps, device)
-            found[kind]["epoch"].append(seconds_of(*work))
-    for kind, model in models.items():
-        batches = batches_of(kind, dataset, graph, task.validation_set, device)
-        accuracy, count = evaluate(model.module, batches, 47, device)
-        found[kind]["accuracy"] = weighted_reduce(accuracy * count, count)
-    if rank == 0:
+    warnings.filterwarnings("ignore", message="Dataloader CPU affinity")
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    dataset = open_dataset(folder)
+    csc = dataset.graph.csc_indptr.long(), dataset.graph.indices.long(), torch.tensor([], dtype=torch.int64)
+    graph, width = dgl.graph(("csc", csc)), dataset.feature.size("node", None, "feat")[0]
+    found = {}
+    for name, (batch_size, fanouts) in SETTINGS.items():
+        model = DistributedDataParallel(GraphSAGE(width, 64, dataset.tasks[0].metadata["num_classes"], len(fanouts)))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        found[name] = {loader: {"batches alone": [], "training": []} for loader in LOADERS}
+        for number in range(ROUNDS):
+            pairs = rank_batches(torch.arange(len(dataset.tasks[0].train_set)), batch_size, number)
+            rows, sizes = [part for part, _ in pairs], [size for _, size in pairs]
+            for loader in LOADERS[number % 3 :] + LOADERS[: number % 3]:  # each round starts with another loader
+                batches = [batches_of(loader, dataset, graph, rows, fanouts) for _ in range(2)]
+                alone = milliseconds(lambda: [batch.blocks for batch in batches[0]], len(rows))  # noqa: B023
+                trained = milliseconds(lambda: train_epoch(model, optimizer, batches[1], sizes), len(rows))  # noqa: B023
+                for key, value in (("batches alone", alone), ("training", trained)):
+                    found[name][loader][key] += [value] if number else []
+    if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(found))
 
 
