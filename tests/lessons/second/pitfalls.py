@@ -81,7 +81,7 @@ class Watchdog:
                 return
 
     def print_stacks(self):
-        text = f"rank {os.environ['RANK'] if 'RANK' in os.environ else '-'}: no step for {self.seconds} s\n"
+        text = f"rank {os.getenv('RANK')}: no step for {self.seconds} s\n"
         frames = sys._current_frames()
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and thread.ident in frames:
