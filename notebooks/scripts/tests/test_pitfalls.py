@@ -170,22 +170,33 @@ class File:
         self.flushed += 1
 
 
-def wait_for_a_peer(seconds):
-    time.sleep(seconds)
+def thread_of(function, errors):
+    """Return a thread that runs a function and appends its exception to a list."""
+
+    def run():
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    return threading.Thread(target=run, name="watchdog", daemon=True)
 
 
 def test_watch():
     """Print nothing while steps occur, and once for each time in which no step occurs. Clear ``progress``."""
-    counts, limit = [], 0.6
+    counts, errors, limit = [], [], 0.6
     dog = pitfalls.Watchdog(limit, File())
+    dog.thread = thread_of(dog.watch, errors)
     dog.print_stacks = lambda: dog.file.write("stacks")
     with dog:
         for naps in ([0.15] * 6, [2.5], [0.15] * 6, [1.2]):
             for seconds in naps:
-                wait_for_a_peer(seconds)
+                time.sleep(seconds)
                 counts.append(len(dog.file.written))
                 dog.step()
         start = time.monotonic()
+    for error in errors:
+        raise error
     got = (counts[5], counts[6], counts[-2], counts[-1]), dog.thread.is_alive(), time.monotonic() - start < 0.75 * limit
     expected = (0, 1, 1, 2), False, True
     assert got == expected
@@ -194,15 +205,17 @@ def test_watch():
 def test_print_stacks(monkeypatch):
     """Write one text: the line with the rank, then the name and the stack of each other thread. Flush the file."""
     monkeypatch.setenv("RANK", "5")
-    stop = threading.Event()
+    stop, errors = threading.Event(), []
     sampler = threading.Thread(target=lambda: stop.wait(20), name="sampler")
     sampler.start()
     dog = pitfalls.Watchdog(0.5, File())
-    watchdog = threading.Thread(target=dog.print_stacks, name="watchdog")
+    watchdog = thread_of(dog.print_stacks, errors)
     watchdog.start()
     watchdog.join()
     stop.set()
     sampler.join()
+    for error in errors:
+        raise error
     text = "".join(dog.file.written)
     words = ["thread MainThread\n", "thread sampler\n", "in test_print_stacks\n", "stop.wait(20)"]
     first = text.splitlines()[:1]
