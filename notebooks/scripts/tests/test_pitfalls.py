@@ -205,9 +205,15 @@ def test_watch():
 def test_print_stacks(monkeypatch):
     """Write one text: the line with the rank, then the name and the stack of each other thread. Flush the file."""
     monkeypatch.setenv("RANK", "5")
-    stop, errors = threading.Event(), []
-    sampler = threading.Thread(target=lambda: stop.wait(20), name="sampler")
+    started, stop, errors = threading.Event(), threading.Event(), []
+
+    def wait_for_rows():
+        started.set()
+        stop.wait(20)
+
+    sampler = threading.Thread(target=wait_for_rows, name="sampler")
     sampler.start()
+    started.wait(20)
     dog = pitfalls.Watchdog(0.5, File())
     watchdog = thread_of(dog.print_stacks, errors)
     watchdog.start()
@@ -217,7 +223,7 @@ def test_print_stacks(monkeypatch):
     for error in errors:
         raise error
     text = "".join(dog.file.written)
-    words = ["thread MainThread\n", "thread sampler\n", "in test_print_stacks\n", "stop.wait(20)"]
+    words = ["thread MainThread\n", "thread sampler\n", "in test_print_stacks\n", "in wait_for_rows\n"]
     first = text.splitlines()[:1]
     got = [word in text for word in words], len(dog.file.written), dog.file.flushed > 0, first
     got = (*got, "thread watchdog" in text)
