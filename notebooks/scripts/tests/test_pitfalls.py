@@ -164,7 +164,8 @@ class File:
         self.written, self.flushed = [], 0
 
     def write(self, text):
-        self.written.append(text)
+        if text:
+            self.written.append(text)
 
     def flush(self):
         self.flushed += 1
