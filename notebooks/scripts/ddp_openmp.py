@@ -2,22 +2,20 @@
 
 import faulthandler
 import multiprocessing
+from pathlib import Path
 
 import torch
 
 
-def parallel_sum():
-    return torch.ones(2_000_000).sum().item()
-
-
-def child():
+def child(rank=0):
     faulthandler.dump_traceback_later(3)  # print the stack if the child still runs after three seconds
-    print("child:", parallel_sum(), flush=True)
+    total = torch.ones(2_000_000).sum().item()
+    Path("scripts/out", f"sum-{rank}").write_text(f"child {rank}: {total}")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    print("parent:", parallel_sum(), flush=True)
+    print("parent:", torch.ones(2_000_000).sum().item(), flush=True)
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     process.join(5)

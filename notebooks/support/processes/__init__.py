@@ -4,6 +4,7 @@
     child      output, lifeline and process group of a rank, then the user's function  (in a rank)
     failures   the errors of a failed rank
     forking    fix_openmp, a repair for forked processes
+    attempts   stderr_of_children, the messages of processes that a notebook starts
     link       bytes_sent, limit_rate and note_all_reduces, the network traffic of a rank
 
 This package needs torch, the standard library, and Linux.
