@@ -62,7 +62,7 @@ def stream_partition(indptr, indices, parts, order, previous=None):
 
 
 def renumber(part_of, parts):
-    """Give the nodes of each part one range of new IDs, in the order of their original IDs, as DGL does.
+    """Give the nodes of each part one range of new IDs, in the order of their original IDs.
 
     Return ``node_map``, the original ID of each new ID (int64), and a list with ``[first, end]`` for each part. The
     node ``end`` is not in the part.
