@@ -42,3 +42,8 @@ def received():
 def all_reduce_bytes(values, ranks):
     """Return the bytes that each rank sends to add float32 values over a ring (lesson 05)."""
     return 2 * (ranks - 1) * FLOAT * values / ranks
+
+
+def transfer_seconds(size, mbit):
+    """Return the seconds that ``size`` bytes take over a link of ``mbit`` Mbit/s (lesson 04)."""
+    return 8 * size / (mbit * 1e6)

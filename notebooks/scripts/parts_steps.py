@@ -1,4 +1,4 @@
-"""Run one step per batch on each rank. Usage: torchrun ... parts_steps.py STEPS_0 STEPS_1 [agree]"""
+"""Run one step per batch on each rank (lesson 04). Usage: torchrun ... parts_steps.py STEPS_0 STEPS_1 [agree]"""
 
 import sys
 import time
@@ -7,14 +7,14 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from partition import agree_on_steps
+
 dist.init_process_group("gloo")
 group = dist.new_group(timeout=timedelta(seconds=4))
 rank = dist.get_rank()
 steps = int(sys.argv[1 + rank])
 if "agree" in sys.argv:
-    fewest = torch.tensor(steps)
-    dist.all_reduce(fewest, op=dist.ReduceOp.MIN)
-    steps = int(fewest)
+    steps = agree_on_steps(steps)
 made = 0
 try:
     while made < steps:

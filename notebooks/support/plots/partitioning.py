@@ -63,6 +63,21 @@ def colored_parts(graph: Any, groups: Sequence[int], part_of: Mapping[str, Any])
     return fig
 
 
+def epoch_seconds(measured: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw the seconds of an epoch as bars, for each bandwidth and partition.
+
+    Args:
+        measured: bandwidth -> partition -> seconds.
+    """
+    fig, ax = figure(6.5, 2.6)
+    bars = [(f"{name}, {speed}", value) for speed, found in measured.items() for name, value in found.items()]
+    colors = [COLORS[number % 2] for number in range(len(bars))]
+    ax.barh([name for name, _ in bars], [value for _, value in bars], color=colors)
+    ax.invert_yaxis()
+    ax.set_xlabel("seconds of an epoch")
+    return fig
+
+
 def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
     """Draw old IDs above new IDs, with a line from each node to itself.
 
