@@ -33,6 +33,7 @@ CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "notebooks" / "scripts"
 NO_NEWS = Path(__file__).parent / "programs" / "no_news"
+FOLDER = "TUTORIAL_LESSON_FOLDER"  # all lessons work in this folder instead of one of their own
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 _await_reply = nbval.kernel.RunningKernel.await_reply
@@ -68,6 +69,8 @@ def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
 
 def folder_of_a_lesson() -> Path:
     """A new folder with what lies beside the notebooks; it is removed when this process ends."""
+    if named := os.environ.get(FOLDER):
+        return Path(named)
     folder = tempfile.TemporaryDirectory(prefix="lesson-")
     _FOLDERS.append(folder)
     ignored = shutil.ignore_patterns("exercise_*", "out", "mine", "__pycache__")

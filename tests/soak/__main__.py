@@ -183,7 +183,9 @@ def main() -> int:
     parser.add_argument("--only", help="begin of the name of the one way to run: emulated, --machines 1, ssh")
     parser.add_argument("--table", type=Path, help="page that gets the table, between its marks")
     options = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the launches inherit it, also if this program runs under nohup
+    for ignored in (signal.SIGHUP, signal.SIGINT):  # under nohup, and in the background of a shell: launches inherit it
+        if signal.getsignal(ignored) is signal.SIG_IGN:
+            signal.signal(ignored, signal.SIG_DFL)
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         soak = Soak(Path(name), options.seed)
         for kind in (Emulated, Local, Ssh):

@@ -1,0 +1,57 @@
+"""Lessons 00 to 08 in one folder, with pieces that were written from the docstrings and the public tests alone."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbval_support import FOLDER, folder_of_a_lesson
+from test_pieces import fill
+
+ROOT = Path(__file__).resolve().parents[2]
+SECOND = Path(__file__).parent / "second"
+PIECE = re.compile(r"%%writefile scripts/mine/(\w+)\.py\n")
+NOT_YET = re.compile(r"(\w+)\.py: not yet\. 0 of (\d+) tests pass\.\n.*", re.DOTALL)
+CORRECT = (
+    "\\1.py: correct. All \\2 tests pass.\n"
+    'The lessons use your \\1.py. restore("\\1") brings the course\'s file back.\n'
+)
+
+
+def write_lesson(path: Path, folder: Path) -> Path:
+    """Write a lesson as it is when its learner has written the pieces, with the outputs that this must give."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and (found := PIECE.match(cell.source)):
+            cell.source = found[0] + fill(found[1], (SECOND / f"{found[1]}.py").read_text())
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                output.text = NOT_YET.sub(CORRECT, output.text)
+    nbformat.write(notebook, folder / path.name)
+    return folder / path.name
+
+
+@pytest.mark.cluster
+@pytest.mark.whole_run
+@pytest.mark.timeout(2700)
+def test_the_lessons_give_the_same_results_with_pieces_of_a_learner(emulation, tmp_path):
+    """One lesson after the other, as learners work: each uses the pieces of the lessons before it."""
+    folder = folder_of_a_lesson()
+    (folder / ".copied.json").write_text("{}")  # as in the folder of make lab, so that check copies the pieces
+    lessons = [write_lesson(path, tmp_path) for path in sorted((ROOT / "notebooks").glob("0[0-8]_*.ipynb"))]
+    paths = [ROOT, *(ROOT / name for name in ("tests", "notebooks", "scripts"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", str(ROOT / "pyproject.toml")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run([*command, *lessons], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-10_000:]
+    pieces = {path.stem for path in SECOND.glob("*.py")}
+    used = {
+        name
+        for name in pieces
+        if (folder / "scripts" / f"{name}.py").read_text() == fill(name, (SECOND / f"{name}.py").read_text())
+    }
+    assert used == pieces
