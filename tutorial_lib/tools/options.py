@@ -19,14 +19,14 @@ from tutorial_lib.trainer.config import TrainConfig, parse_cache_size
 
 PROGRAM = "python -m tutorial_lib"
 LARGEST = 2**31 - 1  # the largest number that C++ code accepts
-LIMITS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"], 1024)  # each process is examined
-FROM_ZERO = ("seed", "ahead", "samplers")
-NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # of options, if not the field's
-NAMES["allow_public"] = "allow_public_addresses"
-NO_OPTIONS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
+MAX_COUNTS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"], 1024)  # each process is examined
+ZERO_ALLOWED = ("seed", "ahead", "samplers")
+OPTION_NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # by field, if they differ
+OPTION_NAMES["allow_public"] = "allow_public_addresses"
+HIDDEN_FIELDS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 MACHINE_OPTIONS = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # these choose the machines
-SSH_OPTIONS = {NAMES.get(field.name, field.name) for field in fields(RealMachines)}
+SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(RealMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*SSH_OPTIONS, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
@@ -62,17 +62,17 @@ app = App(
 
 
 def option_name(field: str) -> str:
-    return NAMES.get(field, field).replace("_", "-")
+    return OPTION_NAMES.get(field, field).replace("_", "-")
 
 
 def dgl_option_name(field: str) -> str:
     """Return the name of an option in the spelling of ssh and of DGL's launch tool."""
-    return f"num_{field}" if field in LIMITS else NAMES.get(field, field)
+    return f"num_{field}" if field in MAX_COUNTS else OPTION_NAMES.get(field, field)
 
 
 def flatten(group: str, without: str = "", names: Callable[[str], str] = option_name, **kwargs: Any) -> Parameter:
-    """Return the annotation of a dataclass whose fields become options, except those in ``without`` and NO_OPTIONS."""
-    options = f"^(?!({'|'.join(f'{NO_OPTIONS} {without}'.split())})$)"
+    """Return the annotation of a dataclass whose fields become options, except ``without`` and HIDDEN_FIELDS."""
+    options = f"^(?!({'|'.join(f'{HIDDEN_FIELDS} {without}'.split())})$)"
     ranges = partial(check_ranges, names)
     return Parameter(name="*", group=group, parse=options, name_transform=names, validator=ranges, **kwargs)
 
@@ -81,8 +81,8 @@ def check_ranges(names: Callable[[str], str], _kind: object, instance: object) -
     """Raise an InputError if a number in a dataclass is too small or too large."""
     for field in getattr(instance, "__dataclass_fields__", ()):
         number = getattr(instance, field)
-        maximum = LIMITS.get(field, LARGEST if isinstance(number, int) else 1e300)
-        minimum = 0 if isinstance(number, float) or field in FROM_ZERO else 1
+        maximum = MAX_COUNTS.get(field, LARGEST if isinstance(number, int) else 1e300)
+        minimum = 0 if isinstance(number, float) or field in ZERO_ALLOWED else 1
         if type(number) in (int, float) and not minimum <= number <= maximum:
             raise InputError(f"--{names(field)} {number} is not in the range {minimum} to {maximum}")
 

@@ -137,14 +137,19 @@ def check_finite(loss: float, epoch: int, step: int) -> float:
 
 
 def fit(
-    model: nn.Module, task: Any, config: TrainConfig, *, emit: Emit = no_events, saver: CheckpointManager | None = None
+    model: nn.Module,
+    task: Any,
+    config: TrainConfig,
+    *,
+    emit: Emit = no_events,
+    checkpoints: CheckpointManager | None = None,
 ) -> list[EpochResult]:
     """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.
     unwrapped_model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    state = saver.load_latest(unwrapped_model, optimizer, task) if saver else TrainState()
-    stop = saver.stop if saver else lambda: False
+    state = checkpoints.load_latest(unwrapped_model, optimizer, task) if checkpoints else TrainState()
+    stop = checkpoints.stop if checkpoints else lambda: False
     while state.epoch < config.epochs:
         seed_servers(config.seed, state.epoch)
         start, epoch = time.perf_counter(), state.epoch
@@ -160,10 +165,10 @@ def fit(
             if get_rank() == 0:
                 emit("epoch", score=task.score_name, **asdict(result))
             stopped = any_rank(stop())  # an epoch may have fewer than five steps
-        if saver:
+        if checkpoints:
             with span(emit, "checkpoint", epoch=epoch):
-                saver.save(state, unwrapped_model, optimizer, task, last=stopped or state.epoch == config.epochs)
+                checkpoints.save(state, unwrapped_model, optimizer, task, last=stopped or state.epoch == config.epochs)
             if stopped:
-                saver.emit("stopped", **state.position())
+                checkpoints.emit("stopped", **state.position())
                 raise Stopped
     return state.epochs
