@@ -10,7 +10,7 @@ Events, besides those of the ranks (``trainer.events``). Without ``machine``, th
     started    machine, role, index: an agent has started or forked a process
     serving    machine, role: all servers of the machine listen
     exited     machine, role, index, code (-9 for signal 9), after all other events of the process
-    output     machine, trainer, lines, skipped: lines that a rank printed, after ``skipped`` lines
+    output     machine, trainer, lines, skipped: lines that a rank printed, after ``skipped`` omitted bytes
     traffic    machine, bytes_sent: through its network interface so far
     clock      machine, offset: seconds that its clock is ahead of the one here
     warning    text

@@ -68,7 +68,7 @@ class TrainingGraph:
         return torch.from_numpy((point < self.val + self.test).astype(np.uint8) + (point < self.test))
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
-        """Sample ``fanout`` edges of each seed, and return a block without held-out edges and ``drop``, sorted keys."""
+        """Return a block of ``fanout`` sampled edges per seed without held-out edges and ``drop``, sorted pair keys."""
         (src, dst), n = self.graph.sample_neighbors(seeds, fanout).edges(), self.graph.num_nodes()
         keep = self.split_of_edges(src, dst) == TRAIN
         if drop is not None:

@@ -93,7 +93,7 @@ OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_
 def complete_config(
     config: TrainConfig, seed: int, fanouts: str, cache: str = "256MB", samplers: int = 0
 ) -> TrainConfig:
-    """Return the hyper-parameters with those options that are texts or belong to the data set."""
+    """Return ``config`` with the parsed --fanouts and --cache, and the seed of the data set."""
     if not re.fullmatch(r"((^|,) *(-1|[1-9]\d{0,8}))+", fanouts):
         message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
         raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors)")

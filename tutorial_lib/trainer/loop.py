@@ -1,8 +1,8 @@
 """The training loop for every task, in one process and in a job.
 
 Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. A
-resumed run then samples the batches of an uninterrupted run, exactly with one sampling thread and where no server
-samples or the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none.
+resumed run then samples the batches of an uninterrupted run, if each trainer has one sampling thread and no server
+samples without a seed, see ``rpc.SampleRequest``. DGL's own requests carry none.
 """
 
 import math
@@ -32,7 +32,7 @@ ROWS = 100_000  # outputs that an evaluation reads at a time
 
 @dataclass
 class TrainResult:
-    """Exact scores of a model over all ranks and more files of a run, and in one process how it was trained."""
+    """Exact scores over all ranks and the arrays to save. In a single process, also the epochs and the model."""
 
     val_score: float
     test_score: float

@@ -69,7 +69,7 @@ def describe_machines(name: str) -> SimpleNamespace:
 
 
 class PersistentBackend(EmulatedBackend):
-    """Persistent machines. A job enters them, and a command that runs beside a job does not."""
+    """Persistent machines. Entering locks them for a job. Other commands use them without the lock."""
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None) -> None:
         state = describe_machines(name)
