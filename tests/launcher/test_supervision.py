@@ -67,7 +67,7 @@ def test_a_silent_agent_and_a_stall(watcher, clock):
     assert checks(watcher, clock, 2, idle) == "the job has made no progress for 60 s: no process answered"
     assert checks(watcher, clock, 1, busy) == ""
     assert checks(watcher, clock, 29) == ""
-    assert checks(watcher, clock, 2).startswith("agent on a: no message from it for 30 s")
+    assert checks(watcher, clock, 2).startswith("agent on a: sent no message for 30 s")
 
 
 class Line:

@@ -204,7 +204,7 @@ class Coordinator:
             self.agents.send_all(msg.Command("save" if self._save_deadline < math.inf else "ping"))
         for index in sorted(self.agents.open):
             if now - self._last_messages[index] > (limit := self.limits.silence):
-                cause = f"no message from it for {limit:g} s: the machine or the network to it is down or frozen"
+                cause = f"sent no message for {limit:g} s: the machine or its network is down or frozen"
                 raise JobFailed(self.spec, index, "agent", 0, cause)
         if self.limits.stall is not None and now - self._last_progress > self.limits.stall:
             self.agents.send_all(msg.Command("stacks"))

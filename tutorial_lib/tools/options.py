@@ -172,7 +172,7 @@ def choose_machines(layout: LayoutType, ssh: RealMachines | None, options: JsonO
         other_places.add("ip_config")
     if len(other_places) + bool(options.keys() & {"emulate", "on"}) > 1:
         places = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
-        raise InputError(f"choose one of {places} and --single-process")
+        raise InputError("several options choose the machines", f"Keep one of {places} and --single-process.")
     if (count := options.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
     if (layout.wire is not None or layout.own_disks) and (other_places or layout.on):

@@ -48,7 +48,7 @@ def submit(
         raise InputError(f"submit {kind}: only train, finale or launch can run", "submit --nodes 4 train --epochs 20")
     options = parse(command)[2]  # wrong options are reported here, not on the nodes
     if clash := options.keys() & {*SET_BY_SCRIPT, *(() if kind == "launch" else ["ip_config"])}:
-        raise InputError(f"submit: the script sets --{min(clash)}", "To choose the run folder: submit --out FOLDER ...")
+        raise InputError(f"submit sets --{min(clash)} itself", "Remove it. For the run folder: submit --out FOLDER ...")
     check_paths(options, pods=kubernetes)
     added = ["--yes"] if kind == "finale" else []
     if gpus:
