@@ -54,7 +54,8 @@ class Dataset:
     def graph(self) -> dgl.DGLGraph:
         """The graph as a DGLGraph."""
         if isinstance(pairs := self.structure, Pairs):
-            src, dst = (np.concatenate(of, dtype=np.int64) for of in ((pairs.low, pairs.high), (pairs.high, pairs.low)))
+            src = np.concatenate((pairs.low, pairs.high), dtype=np.int64)
+            dst = np.concatenate((pairs.high, pairs.low), dtype=np.int64)
             self.structure = make_graph({EDGE: (src, dst)}, {NODE: pairs.num_nodes()})
             self.structure.ndata.update(pairs.ndata)
         return self.structure

@@ -184,7 +184,8 @@ class RemoteFiles:
                 if parts is not None:
                     part = os.path.normpath(f"/{os.path.relpath(parts, source)}/part")
                     rules += [f"+ {part}{k}/", f"- {part}[0-9]*/"]
-            rsync_path, remote = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync", f"{machine.address}:{target}/"
+            rsync_path = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync"
+            remote = f"{machine.address}:{target}/"
             output = self._rsync("copying to", machine, f"{source}/", remote, rules, "-L", rsync_path)
             copied += int(re.findall(r"files transferred: (\d+)", output)[0])
         self._say(f"{machine.name}: {copied} files copied, checksums verified", "copied")

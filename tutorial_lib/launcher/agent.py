@@ -208,7 +208,8 @@ class Agent:
                 self._fail(registered.role, registered.index, code)
         for process in self.processes:
             if process.pid in exits and process.code is None:
-                process.code, process.peak_rss = code, _ = exits[process.pid]
+                code, process.peak_rss = exits[process.pid]
+                process.code = code
                 self._report_exit(process.role, process.index, code)
 
     def _report_exit(self, role: str, k: int, code: int) -> None:

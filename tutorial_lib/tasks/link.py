@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block
 from tutorial_lib.sampling.nodes import FULL, Batch, Loader, Store
-from tutorial_lib.tasks.task import TRAIN, Shard, Task, layerwise_inference
+from tutorial_lib.tasks.task import TEST, TRAIN, VAL, Shard, Task, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_original_id, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -65,7 +65,8 @@ class TrainingGraph:
     def split_of_edges(self, src: Tensor, dst: Tensor) -> Tensor:
         """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge, given by the node IDs of ``graph``, as uint8 (E,)."""
         point = pair_hash(self.original[src], self.original[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
-        return torch.from_numpy((point < self.val + self.test).astype(np.uint8) + (point < self.test))
+        held_out = np.where(point < self.test, np.uint8(TEST), np.uint8(VAL))
+        return torch.from_numpy(np.where(point < self.val + self.test, held_out, np.uint8(TRAIN)))
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
         """Return a block of ``fanout`` sampled edges per seed without held-out edges and ``drop``, sorted pair keys."""

@@ -72,7 +72,8 @@ def dgl_option_name(field: str) -> str:
 
 def flatten(group: str, without: str = "", names: Callable[[str], str] = option_name, **kwargs: Any) -> Parameter:
     """Return the annotation of a dataclass whose fields become options, except ``without`` and HIDDEN_FIELDS."""
-    options = f"^(?!({'|'.join(f'{HIDDEN_FIELDS} {without}'.split())})$)"
+    excluded = "|".join([*HIDDEN_FIELDS.split(), *without.split()])
+    options = f"^(?!({excluded})$)"
     ranges = partial(check_ranges, names)
     return Parameter(name="*", group=group, parse=options, name_transform=names, validator=ranges, **kwargs)
 
@@ -167,7 +168,7 @@ def choose_machines(layout: LayoutType, ssh: RealMachines | None, options: JsonO
 
     With ``--on``, ``emulate`` becomes the number of the running machines.
     """
-    other_places = MACHINE_OPTIONS - {"emulate", "on"} & options.keys()
+    other_places = (MACHINE_OPTIONS - {"emulate", "on"}) & options.keys()
     if SSH_OPTIONS & options.keys():
         other_places.add("ip_config")
     if len(other_places) + bool(options.keys() & {"emulate", "on"}) > 1:

@@ -57,8 +57,7 @@ class TrainResult:
         if self.test_edges:
             np.savez(out / "test_edges.npz", **self.test_edges)
         if self.embeddings is not None:
-            shape = tuple(self.embeddings.shape)
-            rows = np.lib.format.open_memmap(out / "embeddings.npy", mode="w+", dtype=np.float32, shape=shape)
+            rows = np.lib.format.open_memmap(out / "embeddings.npy", "w+", np.float32, tuple(self.embeddings.shape))
             for ids in torch.arange(len(rows)).split(ROWS):
                 rows[self.original[ids.numpy()]] = self.embeddings[ids].numpy()
             rows.flush()
