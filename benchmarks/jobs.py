@@ -88,7 +88,7 @@ def run_training(partition: Partition, config: TrainConfig) -> list[dict[str, An
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         out, one = Path(name) / "run", replace(config, epochs=1)
-        run_distributed(partition, layout, one, out, reporter=Collect(quiet=True))
+        run_distributed(partition, layout, one, out, display=Collect(quiet=True))
     return [*events, {"kind": "end", "time": time.time()}]
 
 

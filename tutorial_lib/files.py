@@ -150,8 +150,10 @@ def graph_name_of(dataset_name: str) -> str:
 def parse_memory(value: str) -> int:
     """Return the bytes of ``12GB``, ``1.5GiB``, ``800M`` or ``5000``, at least 1."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s?(?:([KMGT])(i?))?B?", value.strip(), re.IGNORECASE)
-    unit = 1024 if match and match[3] else 1000
-    size = int(float(match[1]) * unit ** " KMGT".index((match[2] or " ").upper())) if match else 0
+    size = 0
+    if match is not None:
+        power = " KMGT".index((match[2] or " ").upper())
+        size = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     if size == 0:
         raise InputError(f"{value!r} is not an amount of memory", "Write for example 12GB, 1.5GiB or 800MB.")
     return size

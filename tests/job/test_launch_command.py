@@ -101,7 +101,7 @@ def test_extra_envs_may_be_a_list():
         ({"--part_config": "no.json"}, "No such file"),
         ({"--workspace": "no-folder", "--part_config": "p.json"}, "no-folder/p.json: No such file"),
         ({"--extra_envs": "A"}, "'A' is not NAME=VALUE"),
-        ({"--ssh_port": "22"}, "choose one of"),
+        ({"--ssh_port": "22"}, "several options choose the machines"),
         ({"command": "python3 'x.py"}, "cannot parse the command"),
     ],
 )

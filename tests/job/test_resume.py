@@ -91,7 +91,7 @@ def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left
 @pytest.mark.cluster
 def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
     """A trainer is frozen: the others wait for it, and the job is not waited for longer than its limit."""
-    monkeypatch.setattr(train, "FINISHING_SECONDS", 1.0)
+    monkeypatch.setattr(train, "SAVING_SECONDS", 1.0)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     told: list[float] = []
 

@@ -72,7 +72,7 @@ def test_parts_are_in_graphbolt_s_format_where_no_edge_has_a_number(partition_of
     """DGL's sampler, sampler processes and the other tasks read parts in DGL's format, six times as large."""
     layout = Layout(emulate=2, samplers=samplers)
     partition = partition_of(2)
-    plan = make_plan(partition, layout.cluster(), layout, TrainConfig(**asked), tmp_path, tmp_path / "logs")
+    plan = make_plan(partition, layout.make_backend(), layout, TrainConfig(**asked), tmp_path, tmp_path / "logs")
     ((_name, arguments),) = plan.to_spec().checks
     assert arguments["graphbolt"] == compact
 

@@ -199,7 +199,7 @@ def assert_home(lab, run: Path, *names: str) -> None:
 
 
 def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
-    """What was at home is whole; ``fetch`` brings the rest when the machines can be reached, and the run goes on."""
+    """Downloads are complete. ``fetch`` downloads the rest when the machines can be reached, and the run continues."""
     run = tmp_path / "run"
     small_batches = ["--batch-size", "10"]  # an epoch takes some seconds, longer than a copy even on a busy computer
     words = train(ssh_lab, run, data_root, "--task", "embedding", *small_batches)
@@ -213,7 +213,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     ssh_lab.assert_nothing_left(seconds=10)
     home = read_checkpoint(run / "checkpoint").manifest
     assert len(home.epochs) >= saved - 1
-    found = f"none: {len(home.epochs)} of {saved} epochs are at home, and fetch brings the rest"
+    found = f"none: {len(home.epochs)} of {saved} epochs were downloaded, and fetch downloads the rest"
     saw("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
 
     ssh_lab.cluster.change_link(ssh_lab.machines[1], "cut")

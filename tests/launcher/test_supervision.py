@@ -67,7 +67,7 @@ def test_a_silent_agent_and_a_stall(watcher, clock):
     assert checks(watcher, clock, 2, idle) == "the job has made no progress for 60 s: no process answered"
     assert checks(watcher, clock, 1, busy) == ""
     assert checks(watcher, clock, 29) == ""
-    assert checks(watcher, clock, 2).startswith("agent on a: no message from it for 30 s")
+    assert checks(watcher, clock, 2).startswith("agent on a: sent no message for 30 s")
 
 
 class Line:
@@ -105,7 +105,7 @@ def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple
     results = [*((pid, status, SimpleNamespace(ru_maxrss=1)) for pid, status in ended), (0, 0, None)]
     monkeypatch.setattr(agent.os, "wait4", lambda *_: results.pop(0))
     quiet_agent._reap()
-    return failures(quiet_agent.link.heard)
+    return failures(quiet_agent.channel.heard)
 
 
 def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
@@ -129,13 +129,18 @@ def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypat
     monkeypatch.setattr(network, "listening_ports", lambda: next(looks, {port}))
     roles = [replace(role, command=["sleep", "100"]) for role in quiet_agent.spec.roles]
     quiet_agent.spec = replace(quiet_agent.spec, roles=roles)
-    quiet_agent.link.commands = [[StartRole("server")], [Command("save"), StartRole("trainer")], [], [Command("stop")]]
+    quiet_agent.channel.commands = [
+        [StartRole("server")],
+        [Command("save"), StartRole("trainer")],
+        [],
+        [Command("stop")],
+    ]
     finish = quiet_agent.logs / "finish"
     monkeypatch.setattr(watch, "SAVE_REQUEST_FILE", finish.name)
     quiet_agent.run_job()
     assert finish.exists()
     assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]
-    kinds = [m.event["kind"] if isinstance(m, Report) else type(m).__name__ for m in quiet_agent.link.heard]
+    kinds = [m.event["kind"] if isinstance(m, Report) else type(m).__name__ for m in quiet_agent.channel.heard]
     assert sorted({*kinds}) == ["Done", "Heartbeat", "exited", "serving", "started"]
     assert (kinds.count("started"), kinds.count("exited"), kinds[-1]) == (2, 2, "Done")
 
@@ -146,10 +151,10 @@ def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, clock)
     quiet_agent.last_heard = clock[0]
     for seconds in (4.0, 0.9, 0.2):
         clock[0] += seconds
-        assert failures(quiet_agent.link.heard) == []
+        assert failures(quiet_agent.channel.heard) == []
         assert not quiet_agent.stopping
         quiet_agent._watch_machine()
-    assert failures(quiet_agent.link.heard) == [("agent", 0, "heard nothing from the coordinator for 5 s")]
+    assert failures(quiet_agent.channel.heard) == [("agent", 0, "heard nothing from the coordinator for 5 s")]
     assert quiet_agent.stopping
 
 
@@ -163,7 +168,7 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
         quiet_agent._stop_and_clean_up()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert type(quiet_agent.link.heard[-1]).__name__ == "Done"
+    assert type(quiet_agent.channel.heard[-1]).__name__ == "Done"
 
 
 def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, monkeypatch):
@@ -179,19 +184,19 @@ def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, mo
         clock[0] += 1.5
         quiet_agent._watch_machine()
         clock[0] += 0.6
-        assert quiet_agent.link.heard == [Heartbeat(busy, sent[0] - 10**9, clock[0] - 2.1)]
-        quiet_agent.link.heard.clear()
+        assert quiet_agent.channel.heard == [Heartbeat(busy, sent[0] - 10**9, clock[0] - 2.1)]
+        quiet_agent.channel.heard.clear()
 
 
 def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
     """L23. The memory for waiting messages is bounded."""
     (quiet_agent.logs / "events-0.jsonl").write_text('{"kind": "joined"}\n')
-    quiet_agent.link.waiting = bytearray(MAX_QUEUED_BYTES + 1)
+    quiet_agent.channel.waiting = bytearray(MAX_QUEUED_BYTES + 1)
     quiet_agent._forward_events()
-    assert quiet_agent.link.heard == []
-    quiet_agent.link.waiting = bytearray(MAX_QUEUED_BYTES)
+    assert quiet_agent.channel.heard == []
+    quiet_agent.channel.waiting = bytearray(MAX_QUEUED_BYTES)
     quiet_agent._forward_events()
-    assert quiet_agent.link.heard == [Report({"kind": "joined"})]
+    assert quiet_agent.channel.heard == [Report({"kind": "joined"})]
 
 
 DESCENDANTS = """

@@ -135,7 +135,7 @@ def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):
         (["train", "--dataset", "cora"], "unknown data set 'cora'"),
         (["train", "--wire", "fast"], "--wire 'fast' is not a rate"),
         (["train", "--wire", "1gbit", "--machines", "1"], "they need --emulate N"),
-        (["train", "--emulate", "2", "--single-process"], "choose one of"),
+        (["train", "--emulate", "2", "--single-process"], "several options choose the machines"),
         (["train", "--emulate", "0"], "--emulate 0 is not in the range"),
         (["train", "--trainers", "0"], "--trainers 0 is not in the range 1 to 1024"),
         (["train", "--single-process", "--trainers", "4"], "--single-process cannot be used with --trainers"),

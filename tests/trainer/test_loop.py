@@ -81,7 +81,7 @@ def start(rank: int, folder: Path, calls: int, told: list[Any]) -> Any:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1, bias=False)
     answers = chain([False] * calls, repeat(True))  # the loop asks after steps 5 and 10 and after each epoch
-    saver = CheckpointManager(folder, {}, resume=has_checkpoint(folder), stop=lambda: next(answers))
+    checkpoints = CheckpointManager(folder, {}, resume=has_checkpoint(folder), stop=lambda: next(answers))
 
     def emit(kind: str, **fields: Any) -> None:
         if kind == "step":
@@ -89,7 +89,7 @@ def start(rank: int, folder: Path, calls: int, told: list[Any]) -> Any:
 
     try:
         wrapped = DistributedDataParallel(model)
-        epochs = fit(wrapped, task_of(rank, TARGETS[rank]), CONFIG, emit=emit, saver=saver)
+        epochs = fit(wrapped, task_of(rank, TARGETS[rank]), CONFIG, emit=emit, checkpoints=checkpoints)
     except Stopped:
         saved = read_checkpoint(folder).manifest
         return len(saved.epochs), saved.step
@@ -136,10 +136,10 @@ def test_every_rank_has_an_example_for_each_step_or_all_are_refused(counts, batc
 
 def test_an_epoch_that_is_shorter_than_five_steps_is_the_last(tmp_path):
     told: list[Any] = []
-    saver = CheckpointManager(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
-    saver.stop = lambda: True
+    checkpoints = CheckpointManager(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
+    checkpoints.stop = lambda: True
     with pytest.raises(Stopped):
-        fit(torch.nn.Linear(4, 1, bias=False), task_of(0, 4), CONFIG, saver=saver)
+        fit(torch.nn.Linear(4, 1, bias=False), task_of(0, 4), CONFIG, checkpoints=checkpoints)
     assert told == [("checkpoint", {"epochs": 1}), ("stopped", {"epochs": 1})]
 
 

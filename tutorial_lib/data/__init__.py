@@ -6,13 +6,13 @@ from pathlib import Path
 
 from tutorial_lib.data.base import Dataset, check_dataset
 from tutorial_lib.data.cache import STEMS, find_amazon
-from tutorial_lib.data.ogb import SPECS, load_ogb
+from tutorial_lib.data.ogb import OGB_DATASETS, load_ogb
 from tutorial_lib.data.synthetic import load_academic, load_products
 from tutorial_lib.errors import InputError
 
 DEFAULT_SCALE, SMALLEST_SCALE = 0.04, 0.002
 GENERATED = {"synthetic-products": load_products, "synthetic-academic": load_academic}
-NAMES = (*GENERATED, *SPECS, *STEMS)
+DATASET_NAMES = (*GENERATED, *OGB_DATASETS, *STEMS)
 
 
 def default_root() -> Path:
@@ -29,9 +29,9 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
     if name in GENERATED and not SMALLEST_SCALE <= scale <= largest:
         remedy = "At 1.0 it has the size of ogbn-products or ogbn-mag. 0.04 suits a laptop."
         raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
-    if name not in NAMES and not os.path.exists(os.path.expanduser(name)):
-        suggestion = "".join(f"Did you mean {match}? " for match in get_close_matches(name, NAMES, 1))
-        text = f"{suggestion}Use {', '.join(NAMES)}, or the path of your graph (docs/own-graph.md)."
+    if name not in DATASET_NAMES and not os.path.exists(os.path.expanduser(name)):
+        suggestion = "".join(f"Did you mean {match}? " for match in get_close_matches(name, DATASET_NAMES, 1))
+        text = f"{suggestion}Use {', '.join(DATASET_NAMES)}, or the path of your graph (docs/own-graph.md)."
         raise InputError(f"unknown data set {name[:200]!r}", text)
 
 
@@ -48,7 +48,7 @@ def load_dataset(
     """Load a data set and check it.
 
     Args:
-        name_or_path: one of ``NAMES``, or the path of the user's graph.
+        name_or_path: one of ``DATASET_NAMES``, or the path of the user's graph.
         scale: size of a generated data set, 0.002 to 1.0. Scale 1.0 has the size of ogbn-products or ogbn-mag. The
             largest scale of synthetic-products is 8.0, which means a billion edges.
         seed: seed of the generator, or of the random split of a data set without a split.
@@ -62,7 +62,7 @@ def load_dataset(
     check_arguments(name, scale, seed)
     if name in GENERATED:
         dataset = GENERATED[name](scale=scale, seed=seed, root=root)
-    elif name in SPECS:
+    elif name in OGB_DATASETS:
         dataset = load_ogb(name, root=root, features=features, download=download)
     else:
         from tutorial_lib.data.own_graph import load_user_graph  # only now, because DGL takes 2 s and 80 MB

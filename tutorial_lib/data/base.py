@@ -54,7 +54,8 @@ class Dataset:
     def graph(self) -> dgl.DGLGraph:
         """The graph as a DGLGraph."""
         if isinstance(pairs := self.structure, Pairs):
-            src, dst = (np.concatenate(of, dtype=np.int64) for of in ((pairs.low, pairs.high), (pairs.high, pairs.low)))
+            src = np.concatenate((pairs.low, pairs.high), dtype=np.int64)
+            dst = np.concatenate((pairs.high, pairs.low), dtype=np.int64)
             self.structure = make_graph({EDGE: (src, dst)}, {NODE: pairs.num_nodes()})
             self.structure.ndata.update(pairs.ndata)
         return self.structure
@@ -93,9 +94,9 @@ class Dataset:
             kind = f"{':'.join(relation)}, {graph.num_nodes(relation[0])} nodes"
             for endpoint, key in enumerate(("src", "dst")):
                 add(key, kind, graph.num_edges(relation), read_endpoints(graph, relation, endpoint))
-        for kind in graph.ntypes:
-            for key, tensor in sorted(graph.nodes[kind].data.items()):
-                add(key, f"{kind}, {graph.num_nodes(kind)} nodes", len(tensor), [tensor])
+        for ntype in graph.ntypes:
+            for key, tensor in sorted(graph.nodes[ntype].data.items()):
+                add(key, f"{ntype}, {graph.num_nodes(ntype)} nodes", len(tensor), [tensor])
         for relation in graph.canonical_etypes:
             for key, tensor in sorted(graph.edges[relation].data.items()):
                 add(f"edge {key}", ":".join(relation), len(tensor), [tensor])

@@ -81,9 +81,11 @@ def load_generated(root: Path, name: str, version: int, scale: float, seed: int,
             if folder.exists():
                 print_to_stderr(f"the cache {folder} is damaged and is generated again")
                 shutil.rmtree(folder, ignore_errors=True)
-            for key, arrays[key] in generated:
-                np.save(temporary / f"{key}.npy", arrays[key])
+            for key, array in generated:
+                arrays[key] = array  # kept if np.save fails
+                np.save(temporary / f"{key}.npy", array)
                 arrays[key] = np.load(temporary / f"{key}.npy", mmap_mode="c")
+                del array  # the next array needs this memory
             (temporary / "meta.json").write_text(json.dumps({"arrays": [*arrays]}) + "\n")
             temporary.rename(folder)
     except OSError as error:  # with a full disk or a read-only folder, the next start generates the arrays again

@@ -14,7 +14,7 @@ from tutorial_lib.data.cache import fetch_zip, sibling_folder
 from tutorial_lib.files import lock_folder
 
 # Size of the download, and license.
-SPECS = {"ogbn-products": ("about 1.4 GB", "Amazon license, as OGB states it"), "ogbn-arxiv": ("about 80 MB", "ODC-BY")}
+OGB_DATASETS = {"ogbn-products": ("about 1.4 GB", "Amazon, as OGB states it"), "ogbn-arxiv": ("about 80 MB", "ODC-BY")}
 
 
 def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = False) -> Dataset:
@@ -26,7 +26,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
 
     from tutorial_lib.data.tables import read_errors
 
-    size, license = SPECS[name]
+    size, license = OGB_DATASETS[name]
     folder, stem = root / name.replace("-", "_"), name.removeprefix("ogbn-")
     url, archive = f"http://snap.stanford.edu/ogb/data/nodeproppred/{stem}.zip", root / f"{stem}.zip"
     remedy = f"Copy it again, or move {folder}/processed away, and run the same command again."

@@ -19,21 +19,8 @@ from numpy.lib.npyio import NpzFile
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from scipy import sparse
 
+from tutorial_lib.data import tables
 from tutorial_lib.data.base import EDGE, MASKS, NODE, Dataset, Edges, Relation, make_graph, node_data
-from tutorial_lib.data.tables import (
-    FIELDS,
-    SPLIT,
-    TABLES,
-    Ids,
-    Nodes,
-    find_one_file,
-    read_array,
-    read_column_names,
-    read_errors,
-    read_nodes,
-    read_table,
-    row_name,
-)
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject
 
@@ -54,7 +41,7 @@ class Description(BaseModel):
 class GraphFiles:
     """The content of the files of a graph. The nodes of each type are numbered from 0 on."""
 
-    nodes: dict[str, Nodes]
+    nodes: dict[str, tables.Nodes]
     edges: Edges
     edge_data: dict[Relation, dict[str, np.ndarray]] = field(default_factory=dict)
     target: str | None = None  # type of the nodes with labels, or None for the only type that has labels
@@ -87,8 +74,8 @@ def load_user_graph(path: Path, *, seed: int = 0, add_reverse_edges: bool = Fals
         label[label < 0] = 0
     for ntype, table in files.nodes.items():
         data = node_data(table.arrays.get("feat"), *((label, split) if ntype == target else (None, None)))
-        extra = {key: torch.from_numpy(array) for key, array in table.arrays.items() if key not in (*FIELDS, SPLIT)}
-        graph.nodes[ntype].data.update(data | extra)
+        extra = [key for key in table.arrays if key not in (*tables.FIELDS, tables.SPLIT)]
+        graph.nodes[ntype].data.update(data | {key: torch.from_numpy(table.arrays[key]) for key in extra})
     for relation, arrays in files.edge_data.items():
         graph.edges[relation].data.update({name: torch.from_numpy(array) for name, array in arrays.items()})
     return Dataset(str(path), graph, num_classes, info, None if isinstance(nodes.ids, range) else nodes.ids)
@@ -125,27 +112,28 @@ def _add_reverse_edges(edges: Edges, counts: dict[str, int]) -> Edges:
 def _read_folder(folder: Path) -> GraphFiles:
     """Read a folder with tables and arrays of one type of nodes, or with a ``graph.yaml``."""
     if (path := folder / "graph.yaml").is_file():
-        with read_errors(path, "docs/own-graph.md describes graph.yaml."):
+        with tables.read_errors(path, "docs/own-graph.md describes graph.yaml."):
             description = Description.model_validate(yaml.safe_load(path.read_text()))
-    elif (file := find_one_file(folder, "edges", endings := (*TABLES, ".npy"))) is not None:
+    elif (file := tables.find_one_file(folder, "edges", endings := (*tables.TABLES, ".npy"))) is not None:
         description = Description(nodes={NODE: "."}, edges={":".join(EDGE): file.name})
     else:
         text = f"{folder} has none of {', '.join(f'edges{ending}' for ending in endings)} and graph.yaml"
         remedy = "docs/own-graph.md describes the files. Save a graph in chunks (metadata.json) with dgl.save_graphs."
         raise InputError(text, remedy)
     paths = {tuple(key.split(":")): _find(folder, name) for key, name in description.edges.items()}
-    tables = {relation: _read_edges(path) for relation, path in paths.items()}
+    columns = {relation: _read_edges(path) for relation, path in paths.items()}
     nodes = {}
-    for kind in dict.fromkeys([*description.nodes, *(ntype for relation in paths for ntype in relation[::2])]):
-        entry = description.nodes.get(kind)
+    for ntype in dict.fromkeys([*description.nodes, *(name for relation in paths for name in relation[::2])]):
+        entry = description.nodes.get(ntype)
         ids = range(entry) if isinstance(entry, int) else None
-        type_nodes = nodes[kind] = read_nodes(_find(folder, entry)) if isinstance(entry, str) else Nodes(folder, ids)
+        type_nodes = tables.read_nodes(_find(folder, entry)) if isinstance(entry, str) else tables.Nodes(folder, ids)
+        nodes[ntype] = type_nodes
         if type_nodes.ids is None:
-            pairs = [pair for relation in paths for pair in zip(relation[::2], tables[relation].values(), strict=True)]
-            type_nodes.ids = _ids_in(folder, kind, [column for ntype, column in pairs if ntype == kind])
+            pairs = [pair for relation in paths for pair in zip(relation[::2], columns[relation].values(), strict=True)]
+            type_nodes.ids = _ids_in(folder, ntype, [column for name, column in pairs if name == ntype])
     edges = {}
     for key, path in paths.items():  # this releases the columns of a relation after their numbering
-        edges[key] = _number_edges(path, tables.pop(key), nodes[key[0]].ids, nodes[key[2]].ids)
+        edges[key] = _number_edges(path, columns.pop(key), nodes[key[0]].ids, nodes[key[2]].ids)
     return GraphFiles(nodes, edges, target=description.target)
 
 
@@ -158,22 +146,22 @@ def _find(folder: Path, name: str) -> Path:
 def _read_edges(path: Path) -> dict[str, pa.Array]:
     """Return the sources and the destinations: int64, or dictionary-encoded texts."""
     if path.suffix == ".npy":
-        array = read_array(path)
+        array = tables.read_array(path)
         if array.ndim != 2 or 2 not in array.shape or array.size == 0 or array.dtype.kind not in "iu":
             raise InputError(f"{path} is {array.dtype} of shape {array.shape}, expected whole numbers (E, 2) or (2, E)")
         src, dst = np.ascontiguousarray(array.T if array.shape[1] == 2 else array, np.int64)
         return {"src": pa.array(src), "dst": pa.array(dst)}
-    names = read_column_names(path)
+    names = tables.read_column_names(path)
     columns = [next((name for name in names if name.lower() in aliases), "") for aliases in (SOURCES, DESTINATIONS)]
     if "" in columns:
         columns, without_header = names, all(name.lstrip("-").isdigit() for name in names)
         if len(names) != 2 or (without_header and path.suffix != ".parquet"):
             remedy = "Name the columns in the first line, and call the two ends of an edge src and dst."
             raise InputError(f"{path} has no columns src and dst, but {', '.join(names)}", remedy)
-    return read_table(path, columns, columns)
+    return tables.read_table(path, columns, columns)
 
 
-def _ids_in(folder: Path, ntype: str, columns: list[pa.Array]) -> Ids:
+def _ids_in(folder: Path, ntype: str, columns: list[pa.Array]) -> tables.Ids:
     """Return the IDs of the nodes in edges as a range, or sorted if they are not whole numbers from 0 on."""
     if not columns:
         raise InputError(f"{folder}: no file names the nodes of type {ntype}", "Write nodes.csv, with a column id.")
@@ -189,7 +177,7 @@ def _ids_in(folder: Path, ntype: str, columns: list[pa.Array]) -> Ids:
     return ids.take(pc.sort_indices(ids))
 
 
-def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: Ids) -> tuple[np.ndarray, np.ndarray]:
+def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: tables.Ids) -> tuple[np.ndarray, np.ndarray]:
     """Return the node numbers of sources and destinations, given the IDs of both types: int64 of shape (E,)."""
     endpoints = []
     for (name, column), node_ids in zip(columns.items(), ids, strict=True):
@@ -197,12 +185,12 @@ def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: Ids) -> tuple[
         if (unknown := (numbers < 0) | (numbers >= len(node_ids))).any():
             row = int(unknown.argmax())
             id_range = f", 0 to {len(node_ids) - 1}" if isinstance(node_ids, range) else ""
-            text = f"{row_name(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{id_range}"
+            text = f"{tables.row_name(path, row)}: {name} {str(column[row])[:80]} is not among the nodes{id_range}"
             raise InputError(text, "Remove this row, or list the node in nodes.csv, in a column id.")
     return endpoints[0], endpoints[1]
 
 
-def _numbers_of(column: pa.Array, ids: Ids) -> np.ndarray:
+def _numbers_of(column: pa.Array, ids: tables.Ids) -> np.ndarray:
     if isinstance(ids, range) and pa.types.is_integer(column.type):
         return column.to_numpy()
     node_ids = pa.array(np.arange(len(ids))) if isinstance(ids, range) else ids
@@ -217,7 +205,7 @@ def _numbers_of(column: pa.Array, ids: Ids) -> np.ndarray:
 def _read_npz(path: Path) -> GraphFiles:
     """Read a file, or the file of the same name in a zip file, without unpickling. Self loops are left out."""
     remedy = "Copy the file again, or save it as docs/own-graph.md describes."
-    with read_errors(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
+    with tables.read_errors(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
         stream: Any = io.BytesIO(zipfile.ZipFile(file).read(f"{path.stem}.npz")) if path.suffix == ".zip" else file
         with NpzFile(stream, allow_pickle=False) as stored:  # np.load would also open .npy files
             adjacency = _read_csr(stored, "adj").tocoo()
@@ -232,7 +220,7 @@ def _read_npz(path: Path) -> GraphFiles:
             raise ValueError(f"the adjacency is {n} by {columns}, and each node needs a row of features")
     keep = adjacency.row != adjacency.col
     src, dst = (node_ids[keep].astype(np.int64) for node_ids in (adjacency.row, adjacency.col))
-    return GraphFiles({NODE: Nodes(path, range(n), arrays)}, {EDGE: (src, dst)})
+    return GraphFiles({NODE: tables.Nodes(path, range(n), arrays)}, {EDGE: (src, dst)})
 
 
 def _read_csr(stored: NpzFile, prefix: str) -> sparse.csr_matrix:
@@ -262,7 +250,8 @@ def _read_dgl_file(path: Path) -> GraphFiles:
         remedy = "Save one graph with dgl.save_graphs. Put tables into a folder, as edges.csv and nodes.csv."
         raise InputError(f"{path} is damaged, or is not a file with one DGL graph", remedy) from None
     graph = graph.long()
-    nodes = {kind: Nodes(path, range(graph.num_nodes(kind)), _arrays(graph.nodes[kind].data)) for kind in graph.ntypes}
+    frames = {ntype: _arrays(graph.nodes[ntype].data) for ntype in graph.ntypes}
+    nodes = {ntype: tables.Nodes(path, range(graph.num_nodes(ntype)), arrays) for ntype, arrays in frames.items()}
     endpoints = {relation: graph.edges(order="eid", etype=relation) for relation in graph.canonical_etypes}
     edges = {relation: (src.numpy(), dst.numpy()) for relation, (src, dst) in endpoints.items()}
     return GraphFiles(nodes, edges, {relation: _arrays(graph.edges[relation].data) for relation in edges})

@@ -253,8 +253,7 @@ def generate_academic(scale: float, seed: int) -> Named:
         pairs = pools[chosen].edges(topics[chooser], round(num_edges * scale), same_topic, loops=src_type != dst_type)
         yield f"{src_type}-{name}-{dst_type}", np.stack(pairs[::turn]).astype(np.int32)
     centers = rng.standard_normal((TOPICS, PAPER_FEATURES), dtype=np.float32) * np.float32(FEATURE_SIGNAL)
-    feat = rng.standard_normal((len(label), PAPER_FEATURES), dtype=np.float32)
-    yield "feat", feat + centers[label]
+    yield "feat", centers[label] + rng.standard_normal((len(label), PAPER_FEATURES), dtype=np.float32)
 
 
 def load_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:

@@ -67,8 +67,7 @@ class JobPlan:
             early_end = "does the command call dgl.distributed.initialize?"
             server = replace(server, listens=True, service=True, early_end=early_end)
             roles = [server, replace(trainer, env={"DGL_ROLE": "client"}, after="server")]
-            options = [word.lower().replace("-", "_") for word in self.command]
-            graphbolt = any(option.startswith("__use_graphbolt") for option in options)
+            graphbolt = any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in self.command)
             part = {"part_config": self.part_config, "machines": len(self.machines), "graphbolt": graphbolt}
             checks = [("tutorial_lib.job.dgl:check_part", part)]
         env |= {"DGLBACKEND": "pytorch", "TUTORIAL_COLLECTIVE_SECONDS": f"{self.collective_seconds:g}"}

@@ -51,7 +51,7 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
         remedy = "Start a new run without --resume. With --copy_to, first fetch: python -m tutorial_lib fetch RUN"
         raise InputError(f"--resume: no checkpoint in {out / 'checkpoint'}", remedy)
     if not resume and out.exists() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty", "Choose another folder, or delete this one.")
+        raise InputError(f"--out {out} is not empty", "Choose another folder, or use --resume (train and finale).")
     return out
 
 
@@ -82,10 +82,10 @@ def lock_run_folder(out: Path) -> Iterator[None]:
 
 
 class EventLog:
-    """Writes ``events.jsonl``, stores the events of this start, and passes each one on to the reporter."""
+    """Writes ``events.jsonl``, stores the events of this start, and passes each one on to the display."""
 
-    def __init__(self, file: FileIO, reporter: RunDisplay, resumed: list[manifests.EpochResult]) -> None:
-        self.file, self.reporter, self.resumed, self.events = file, reporter, resumed, list[Event]()
+    def __init__(self, file: FileIO, display: RunDisplay, resumed: list[manifests.EpochResult]) -> None:
+        self.file, self.display, self.resumed, self.events = file, display, resumed, list[Event]()
         file.truncate(file.read().rfind(b"\n") + 1)  # a killed program or a full disk can cut off the last event
 
     def write(self, event: Event) -> None:
@@ -94,12 +94,12 @@ class EventLog:
             self.events.append(event)
             with contextlib.suppress(OSError):
                 self.file.write(json.dumps({"time": time.time(), **event}).encode() + b"\n")
-        self.reporter.on_event(event)
+        self.display.on_event(event)
 
 
 @contextlib.contextmanager
 def open_run(
-    out: Path, reporter: RunDisplay, checkpointing: CheckpointOptions, settings: JsonObject | None = None
+    out: Path, display: RunDisplay, checkpointing: CheckpointOptions, settings: JsonObject | None = None
 ) -> Iterator[EventLog]:
     """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
 
@@ -119,7 +119,7 @@ def open_run(
         with (out / "events.jsonl").open("ab+", buffering=0) as file:
             file.seek(0)
             try:
-                yield EventLog(file, reporter, resumed)
+                yield EventLog(file, display, resumed)
             except InputError:
                 if not manifests.has_checkpoint(checkpoints):
                     shutil.rmtree(out, ignore_errors=True)

@@ -37,7 +37,7 @@ def read_ip_config(path: Path) -> list[Machine]:
             raise InputError(f"{location}: {address} is listed twice; each machine serves exactly one part")
         machines.append(Machine(f"machine-{len(machines)}", address, int(port)))
     if not machines:
-        raise InputError(f"{path} lists no machines")
+        raise InputError(f"{path} lists no machines", "Write one line 'address [port]' for each machine.")
     return machines
 
 

@@ -98,7 +98,7 @@ class Layout:
     serving_timeout: float = 300.0
     collective_timeout: float = 600.0
 
-    def cluster(self, *private: Path) -> Backend:
+    def make_backend(self, *private: Path) -> Backend:
         """Return the backend, which is not entered. With ``own_disks``, the machines have no access to ``private``."""
         if self.slurm:
             return SlurmBackend(self.subnet, self.emulate)
@@ -118,17 +118,17 @@ class Layout:
     def limits(self) -> Limits:
         return Limits(serving=self.serving_timeout, job=self.timeout, stall=self.stall_timeout or None)
 
-    def plan(self, cluster: Backend, **fields: Any) -> JobPlan:
+    def plan(self, backend: Backend, **fields: Any) -> JobPlan:
         """Return the plan of a job on machines whose agents have started, with further ``fields``."""
         if self.slurm:
-            check_private(cluster.machines)
+            check_private(backend.machines)
         threads = self.server_threads or (None if self.slurm or self.ssh_machines else 1)
         return JobPlan(
-            machines=cluster.machines,
-            master_port=cluster.master_port,
+            machines=backend.machines,
+            master_port=backend.master_port,
             trainers=self.trainers,
             samplers=self.samplers,
-            silence=cluster.traits.silence_seconds,
+            silence=backend.traits.silence_seconds,
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
             servers=self.servers,
@@ -213,21 +213,21 @@ def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
     write_ip_config(path, machines)
 
 
-def launch(request: LaunchRequest, reporter: RunDisplay = SILENT, *, verbose: bool = False) -> dict[str, MachineUse]:
+def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: bool = False) -> dict[str, MachineUse]:
     """Run the command and return the resources that each machine used. ``verbose`` shows the added variables."""
     command, shell = split_command(request.command)
     environment = parse_environment(request.extra_envs)
     workspace, out = request.workspace.resolve(), request.out.absolute()
-    cluster = request.cluster(out, workspace)
+    backend = request.make_backend(out, workspace)
     part_config = ip_config = None
     if request.part_config is not None:
         part_config, ip_config = ((workspace / path).resolve() for path in (request.part_config, request.ip_config))
-        read_part(part_config, 0, len(cluster.machines))
-    with open_run(out, reporter, CheckpointOptions()) as log, cluster, Agents(cluster, out, reporter.say) as agents:
+        read_part(part_config, 0, len(backend.machines))
+    with open_run(out, display, CheckpointOptions()) as log, backend, Agents(backend, out, display.say) as agents:
         if ip_config is not None and request.ssh_machines is None:
-            provide_ip_config(ip_config, cluster.machines)
+            provide_ip_config(ip_config, backend.machines)
         plan = request.plan(
-            cluster,
+            backend,
             command=command,
             shell=shell,
             part_config=str(part_config or ""),
@@ -239,6 +239,6 @@ def launch(request: LaunchRequest, reporter: RunDisplay = SILENT, *, verbose: bo
             env=environment,
         )
         if verbose:
-            reporter.show(f"{describe_environment(plan.to_spec())}\n")
+            display.show(f"{describe_environment(plan.to_spec())}\n")
         uploads = [(workspace, "", part_config and part_config.parent)]
         return run_on_machines(agents, plan, request.limits(), out, log.write, uploads)

@@ -65,23 +65,23 @@ def read_pending_download(run: Path) -> PendingDownload | None:
     return pending
 
 
-def pending_download_of(cluster: Backend, path: str) -> PendingDownload:
-    return PendingDownload(path, [(m.name, m.address) for m in cluster.machines], **(cluster.traits.ssh_options or {}))
+def pending_download_of(backend: Backend, path: str) -> PendingDownload:
+    return PendingDownload(path, [(m.name, m.address) for m in backend.machines], **(backend.traits.ssh_options or {}))
 
 
-def fetch_results(run: Path, say: Callable[[str], None], cluster: Backend | None = None, *, trust: bool) -> list[str]:
+def fetch_results(run: Path, say: Callable[[str], None], backend: Backend | None = None, *, trust: bool) -> list[str]:
     """Download all results that an interrupted run has left on its machines. Return the problems.
 
-    Unless the machines are those of ``cluster``, this asks before it connects to machines that the run folder names.
+    Unless the machines are those of ``backend``, this asks before it connects to machines that the run folder names.
     """
     if (pending := read_pending_download(run)) is None:
         return []
-    if cluster is None or pending != pending_download_of(cluster, pending.folder):
+    if backend is None or pending != pending_download_of(backend, pending.folder):
         check_trust(run / PENDING_FILE, {name: value for name, value in asdict(pending).items() if value}, trust=trust)
     machines = [Machine(*machine) for machine in pending.machines]
-    backend = SshBackend(machines, port=pending.port, username=pending.username, config=pending.config)
+    ssh_backend = SshBackend(machines, port=pending.port, username=pending.username, config=pending.config)
     # The backend is not entered, because an unreachable machine would prevent the download from the others.
-    return RemoteFiles(backend, run, lambda event: say(event["text"])).finish()
+    return RemoteFiles(ssh_backend, run, lambda event: say(event["text"])).finish()
 
 
 class RemoteFiles:
@@ -90,8 +90,8 @@ class RemoteFiles:
     Each checkpoint is downloaded during the job. If results of a successful job are missing, a JobError names them.
     """
 
-    def __init__(self, cluster: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
-        self.cluster, self.run, copy_to = cluster, run, cluster.traits.copy_to
+    def __init__(self, backend: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
+        self.backend, self.run, copy_to = backend, run, backend.traits.copy_to
         self.pending = read_pending_download(run)  # a run and its continuations have one folder until all files arrive
         self.folder = self.pending.folder if self.pending else f"{copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         self.uploads = [(run, self.folder, None)]
@@ -122,8 +122,8 @@ class RemoteFiles:
         self.on_event({"kind": kind, "text": text, "time": time.time()})
 
     def __enter__(self) -> "RemoteFiles":
-        if self.cluster.traits.ssh_options is not None:  # otherwise, no later command can reach the machines
-            write_json(self.run / PENDING_FILE, asdict(pending_download_of(self.cluster, self.folder)))
+        if self.backend.traits.ssh_options is not None:  # otherwise, no later command can reach the machines
+            write_json(self.run / PENDING_FILE, asdict(pending_download_of(self.backend, self.folder)))
         for error in self._on_all(self._upload).values():
             if self.pending is None:  # no process has run, so no machine has results
                 self._remove_folders()
@@ -144,7 +144,7 @@ class RemoteFiles:
         problems = self._download()
         if not problems:
             self._remove_folders()
-        elif self.cluster.traits.ssh_options is not None:
+        elif self.backend.traits.ssh_options is not None:
             problems.append(f"python -m tutorial_lib fetch {shlex.quote(str(self.run))} downloads the rest")
         return problems
 
@@ -155,7 +155,7 @@ class RemoteFiles:
             with tempfile.TemporaryDirectory(prefix=".", dir=self.run) as folder:
                 with contextlib.suppress(JobError):  # the next copy from this machine fails, too
                     rules = ["+ /checkpoint/", f"+ /checkpoint/{NEWEST}", "- *"]
-                    self._fetch(self.cluster.machines[0], Path(folder), rules)
+                    self._fetch(self.backend.machines[0], Path(folder), rules)
                 newest = read_manifests(Path(folder, "checkpoint")).get(NEWEST)
             fetch = partial(self._fetch, target=self.run, rules=[f"- /{name}" for name in ONLY_HERE])
             for machine, error in self._on_all(fetch).items():
@@ -174,7 +174,7 @@ class RemoteFiles:
         self._rsync("copying from", machine, source, f"{target}/", rules, "-tm", "--no-c")  # -t: equal times, no copy
 
     def _upload(self, machine: Machine) -> None:
-        k, copied = self.cluster.machines.index(machine), 0
+        k, copied = self.backend.machines.index(machine), 0
         for source, target, parts in self.uploads:
             if source == self.run:  # of a checkpoint, other machines need only their rows, and send back nothing else
                 whole = ["- embeddings-*", "+ /checkpoint/***"] if k == 0 else ["+ /checkpoint/", "+ /checkpoint/*/"]
@@ -184,7 +184,8 @@ class RemoteFiles:
                 if parts is not None:
                     part = os.path.normpath(f"/{os.path.relpath(parts, source)}/part")
                     rules += [f"+ {part}{k}/", f"- {part}[0-9]*/"]
-            rsync_path, remote = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync", f"{machine.address}:{target}/"
+            rsync_path = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync"
+            remote = f"{machine.address}:{target}/"
             output = self._rsync("copying to", machine, f"{source}/", remote, rules, "-L", rsync_path)
             copied += int(re.findall(r"files transferred: (\d+)", output)[0])
         self._say(f"{machine.name}: {copied} files copied, checksums verified", "copied")
@@ -192,7 +193,7 @@ class RemoteFiles:
     def _remove_folders(self) -> None:
         (self.run / PENDING_FILE).unlink(missing_ok=True)
         command, silent = ["rm", "-rf", "--", self.folder], dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
-        removals = {machine: self.cluster.popen(machine, command, **silent) for machine in self.cluster.machines}
+        removals = {machine: self.backend.popen(machine, command, **silent) for machine in self.backend.machines}
         for machine, removal in removals.items():
             wait_or_kill(removal, SILENCE_SECONDS)
             if removal.returncode:
@@ -201,7 +202,7 @@ class RemoteFiles:
     def _on_all(self, function: Callable[[Machine], None]) -> dict[Machine, BaseException]:
         """Call ``function`` for several machines at a time. Return the errors."""
         with ThreadPoolExecutor(8) as pool:
-            calls = {machine: pool.submit(function, machine) for machine in self.cluster.machines}
+            calls = {machine: pool.submit(function, machine) for machine in self.backend.machines}
             try:
                 return {machine: error for machine, call in calls.items() if (error := call.exception())}
             except BaseException:  # Ctrl-C
@@ -214,7 +215,7 @@ class RemoteFiles:
 
     def _rsync(self, task: str, machine: Machine, source: str, target: str, rules: list[str], *options: str) -> str:
         """Run rsync and return its output. A JobError names the machine and the cause."""
-        shell = " ".join("'" + word.replace("'", "''") + "'" for word in self.cluster.rsync_shell(machine))
+        shell = " ".join("'" + word.replace("'", "''") + "'" for word in self.backend.rsync_shell(machine))
         options = (*options, f"--timeout={SILENCE_SECONDS}", "-e", shell, *(f"--filter={rule}" for rule in rules))
         command, environment = [*RSYNC, *options, "--", source, target], {**os.environ, "LC_ALL": "C"}
         with tempfile.TemporaryFile("w+", errors="replace") as file:  # ssh can outlive rsync and keep a pipe open

@@ -32,7 +32,7 @@ from tutorial_lib.tasks import TASKS, check_data
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import SCORES, phases_of
 
-FINISHING_SECONDS = 20.0  # Kubernetes and often Slurm allow 30 s between SIGTERM and SIGKILL
+SAVING_SECONDS = 20.0  # Kubernetes and often Slurm allow 30 s between SIGTERM and SIGKILL
 
 
 def run_distributed(
@@ -40,7 +40,7 @@ def run_distributed(
     layout: Layout,
     config: TrainConfig,
     out: Path,
-    reporter: RunDisplay = SILENT,
+    display: RunDisplay = SILENT,
     checkpointing: CheckpointOptions = CheckpointOptions(),
 ) -> JsonObject:
     """Train on the machines of ``layout`` and return the content of ``result.json``.
@@ -48,20 +48,20 @@ def run_distributed(
     A partition must have one part for each machine. An InputError reports a failed check before the start, and a
     JobFailed the first cause of a failure.
     """
-    reporter.epochs, out = config.epochs, out.absolute()
+    display.epochs, out = config.epochs, out.absolute()
     data = source.folder if isinstance(source, Partition) else source.root or default_root()
-    cluster = layout.cluster(out, data)
-    count = len(cluster.machines)
+    backend = layout.make_backend(out, data)
+    count = len(backend.machines)
     if isinstance(source, Partition):
         partition = source
     elif (existing := source.find_partition(count, features=TASKS[config.task].features)) is not None:
         partition = existing
-        reporter.say(f"reusing {partition.folder}")
+        display.say(f"reusing {partition.folder}")
     else:  # no reference to the graph is kept, because the servers load the parts again
-        partition = source.partition(_load(source, config, reporter), count, reporter.say)
+        partition = source.partition(_load(source, config, display), count, display.say)
     cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
-    reporter.say(f"{count} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
-    manifest, parts, info = partition.manifest, partition.folder, partition.manifest["dataset"]
+    display.say(f"{count} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
+    manifest, folder, info = partition.manifest, partition.folder, partition.manifest["dataset"]
     check_data(config.task, info)
     if config.task == "link" and "edge_map.npy" not in manifest["files"]:
         _ = partition.edge_map  # raises an error
@@ -70,43 +70,43 @@ def run_distributed(
     settings |= config.to_dict()
     if checkpointing.resume:
         with lock_run_folder(out):  # the machines of a killed run can have a newer checkpoint
-            for problem in fetch_results(out, reporter.say, cluster, trust=checkpointing.trust):
-                reporter.say(f"continuing without some results: {problem}")
+            for problem in fetch_results(out, display.say, backend, trust=checkpointing.trust):
+                display.say(f"continuing without some results: {problem}")
     start, logs = time.time(), out / "logs"
     if logs.exists():  # the logs of earlier starts stay
         logs /= f"resume-{len(list(logs.glob('resume-*'))) + 1}"
-    with open_run(out, reporter, checkpointing, settings) as log, cluster, Agents(cluster, logs, reporter.say) as group:
+    with open_run(out, display, checkpointing, settings) as log, backend, Agents(backend, logs, display.say) as agents:
         job = {"train": config.to_dict(), "description": settings, "device": layout.device}
         write_json(out / JOB, {**job, "checkpoint_every": checkpointing.every, "resume": checkpointing.resume})
-        write_ip_config(out / IP_CONFIG, cluster.machines)
-        plan = make_plan(partition, cluster, layout, config, out, logs)
-        uploads = [(parts, f"partitions/{parts.name}", partition.config.parent)]
-        limits = replace(layout.limits(), finishing=FINISHING_SECONDS)
-        use = run_on_machines(group, plan, limits, out, log.write, uploads)
+        write_ip_config(out / IP_CONFIG, backend.machines)
+        plan = make_plan(partition, backend, layout, config, out, logs)
+        uploads = [(folder, f"partitions/{folder.name}", partition.config.parent)]
+        limits = replace(layout.limits(), saving=SAVING_SECONDS)
+        usage = run_on_machines(agents, plan, limits, out, log.write, uploads)
     facts = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}
     facts |= {"machines": count, "trainers_per_machine": layout.trainers, "servers_per_machine": layout.servers}
     facts |= {"samplers_per_trainer": layout.samplers, "partition": asdict(partition.report)}
-    return _write_result(out, facts, read_ids(parts), log, use)
+    return _write_result(out, facts, read_ids(folder), log, usage)
 
 
-def _load(source: DataSource, config: TrainConfig, reporter: RunDisplay) -> Dataset:
-    reporter.say(f"loading {source.name}")
+def _load(source: DataSource, config: TrainConfig, display: RunDisplay) -> Dataset:
+    display.say(f"loading {source.name}")
     dataset = source.load(features=TASKS[config.task].features)
     check_data(config.task, dataset_description(dataset))
     graph = dataset.structure
-    reporter.say(f"{graph.num_nodes():,} nodes, {graph.num_edges():,} directed edges, {dataset.num_features} features")
+    display.say(f"{graph.num_nodes():,} nodes, {graph.num_edges():,} directed edges, {dataset.num_features} features")
     return dataset
 
 
 def make_plan(
-    partition: Partition, cluster: Backend, layout: Layout, config: TrainConfig, run: Path, logs: Path
+    partition: Partition, backend: Backend, layout: Layout, config: TrainConfig, run: Path, logs: Path
 ) -> JobPlan:
     """Return the plan of a training in the run folder ``run``."""
     use_graphbolt = config.uses_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
     # Pages of 2 MB (glibc 2.35) spare a trainer's first step 100,000 page faults.
     huge_pages = {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return layout.plan(
-        cluster,
+        backend,
         command=[sys.executable, "-m", "tutorial_lib.trainer", str(run / JOB), *["--use_graphbolt"] * use_graphbolt],
         part_config=str(partition.config),
         ip_config=str(run / IP_CONFIG),
@@ -121,7 +121,7 @@ def run_single(
     source: DataSource,
     config: TrainConfig,
     out: Path,
-    reporter: RunDisplay = SILENT,
+    display: RunDisplay = SILENT,
     checkpointing: CheckpointOptions = CheckpointOptions(),
     device: str = "cpu",
 ) -> JsonObject:
@@ -132,21 +132,21 @@ def run_single(
     from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
     from tutorial_lib.trainer.placement import choose_device
 
-    reporter.epochs, out = config.epochs, out.absolute()
-    placement, dataset = choose_device(device), _load(source, config, reporter)
+    display.epochs, out = config.epochs, out.absolute()
+    placement, dataset = choose_device(device), _load(source, config, display)
     _, start = dataset.graph, time.time()  # as in a distributed run, the time begins when the graph is in memory
     settings = {"dataset": dataset.name, "data fingerprint": dataset.fingerprint()[:16], "machines": 1, "trainers": 1}
     settings |= {"partition": "single process", **config.to_dict()}
-    with open_run(out, reporter, checkpointing, settings) as log:
+    with open_run(out, display, checkpointing, settings) as log:
 
         def emit(kind: str, **fields: object) -> None:
             log.write({"kind": kind, "time": time.time(), "rank": 0, "local_rank": 0, **fields})
 
         write_json(out / JOB, {"train": config.to_dict(), "description": settings})
         emit("placed", **placement.describe())
-        saver = CheckpointManager(out / "checkpoint", settings, checkpointing.every, checkpointing.resume, emit)
+        checkpoints = CheckpointManager(out / "checkpoint", settings, checkpointing.every, checkpointing.resume, emit)
         try:
-            trained = train_single(LocalShard(dataset, placement, emit), config, saver)
+            trained = train_single(LocalShard(dataset, placement, emit), config, checkpoints)
         except FloatingPointError as error:
             raise JobError(str(error)) from None
         export_weights(trained.model, config.to_dict(), out / "checkpoint")

@@ -44,10 +44,10 @@ class Process:
 
 
 class Agent:
-    """Runs the processes of a job on machine ``index``. ``commands`` have been read from ``link`` already."""
+    """Runs the processes of a job on machine ``index``. ``commands`` have been read from ``channel`` already."""
 
-    def __init__(self, spec: JobSpec, index: int, link: msg.Channel, commands: Sequence[msg.Message] = ()) -> None:
-        self.spec, self.index, self.link, self.commands = spec, index, link, list(commands)
+    def __init__(self, spec: JobSpec, index: int, channel: msg.Channel, commands: Sequence[msg.Message] = ()) -> None:
+        self.spec, self.index, self.channel, self.commands = spec, index, channel, list(commands)
         self.machine, self.logs = spec.machines[index], spec.log_folder(index)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.interface = network.find_interface(self.machine.address)
@@ -71,7 +71,7 @@ class Agent:
             self.env["TUTORIAL_SOCKETS"] = str(sockets)
             try:
                 while not self.stopping and (self.roles_to_start or any(p.code != 0 for p in self.processes)):
-                    self.link.push()
+                    self.channel.push()
                     self._read_commands()
                     self._reap()
                     self._forward_events()
@@ -95,15 +95,15 @@ class Agent:
         self._forward_events(flush=True)
         self._send_heartbeat()
         roles = sorted({process.role for process in self.processes} - {"forkserver"})
-        self.link.put(msg.Done({role: max(p.peak_rss for p in self.processes if p.role == role) for role in roles}))
-        self.link.push(FLUSH_SECONDS)
+        self.channel.put(msg.Done({role: max(p.peak_rss for p in self.processes if p.role == role) for role in roles}))
+        self.channel.push(FLUSH_SECONDS)
 
     def _report(self, kind: str, **fields: object) -> None:
-        self.link.put(msg.Report({"kind": kind, **fields, "time": time.time()}))
+        self.channel.put(msg.Report({"kind": kind, **fields, "time": time.time()}))
 
     def _start_role(self, role: Role) -> None:
         if role.command is None and self.forkserver is None:
-            self.forkserver = self._start_template()
+            self.forkserver = self._start_forkserver()
         for k in range(role.count):
             env = role_environment(self.spec, self.index, role, k, count_cpus())
             if role.command is not None:
@@ -126,7 +126,7 @@ class Agent:
         self.processes.append(Process(role, k, pid))
         self._report("started", role=role, index=k)
 
-    def _start_template(self) -> Forkserver:
+    def _start_forkserver(self) -> Forkserver:
         """Start the process that imports all packages once and forks the other processes."""
         forkserver = Forkserver()
         last_role_env = role_environment(self.spec, self.index, self.spec.roles[-1], 0, count_cpus())
@@ -146,12 +146,12 @@ class Agent:
                 cause += "; at that time the kernel killed a process because memory ran out"
             if role not in WORKERS and (exception := uncaught_exception(lines, code)):  # more useful than the exit code
                 cause = f"{exception} ({cause})"
-        self.link.put(msg.Failed(role, k, cause, lines))
+        self.channel.put(msg.Failed(role, k, cause, lines))
 
     def _read_commands(self) -> None:
         commands, self.commands = self.commands, []
         try:
-            commands = commands or self.link.receive(msg.POLL_SECONDS)
+            commands = commands or self.channel.receive(msg.POLL_SECONDS)
         except EOFError:  # the coordinator is gone
             self.stopping = True
         for command in commands:
@@ -164,7 +164,7 @@ class Agent:
                 with contextlib.suppress(OSError):  # on a full disk, a trainer could not save a checkpoint
                     (self.logs / watch.SAVE_REQUEST_FILE).touch()
             elif command == msg.Command("stacks"):
-                self.link.put(msg.Stacks(watch.collect_stacks(self.logs)))
+                self.channel.put(msg.Stacks(watch.collect_stacks(self.logs)))
 
     def _watch_machine(self) -> None:
         """Send a heartbeat every two seconds, and report problems without an exit code."""
@@ -189,7 +189,7 @@ class Agent:
         signs, last_sent = self.health.signs_of_life(), self.sent
         self.sent = network.bytes_sent(self.interface) - self.sent_before
         busy = signs["wrote"] != 0 or signs["cpu"] > BUSY_SECONDS or self.sent - last_sent > BUSY_BYTES
-        self.link.put(msg.Heartbeat(busy, self.sent, time.time()))
+        self.channel.put(msg.Heartbeat(busy, self.sent, time.time()))
 
     def _reap(self) -> None:
         """Collect exit codes. ``wait4`` also returns the peak memory of a process and of its collected children."""
@@ -208,7 +208,8 @@ class Agent:
                 self._fail(registered.role, registered.index, code)
         for process in self.processes:
             if process.pid in exits and process.code is None:
-                process.code, process.peak_rss = code, _ = exits[process.pid]
+                code, process.peak_rss = exits[process.pid]
+                process.code = code
                 self._report_exit(process.role, process.index, code)
 
     def _report_exit(self, role: str, k: int, code: int) -> None:
@@ -228,17 +229,17 @@ class Agent:
 
     def _forward_events(self, *, flush: bool = False) -> None:
         """Forward new events and output of the ranks. Without ``flush``, pause while the coordinator does not read."""
-        while (flush or len(self.link.waiting) <= MAX_QUEUED_BYTES) and (events := self.files.events()):
+        while (flush or len(self.channel.waiting) <= MAX_QUEUED_BYTES) and (events := self.files.events()):
             for event in events:
-                self.link.put(msg.Report(event))
-        if self.show_output and (flush or len(self.link.waiting) <= MAX_QUEUED_BYTES):
+                self.channel.put(msg.Report(event))
+        if self.show_output and (flush or len(self.channel.waiting) <= MAX_QUEUED_BYTES):
             for output in self.files.output(rest=self.stopping):
                 self._report("output", **output)
 
 
-def wait_for_command(link: msg.Channel, goal: str, seconds: float) -> list[msg.Message]:
+def wait_for_command(channel: msg.Channel, goal: str, seconds: float) -> list[msg.Message]:
     for seconds_left in retry_until_timeout(goal, seconds, pause=0, say=lambda _text: None):
-        if commands := link.receive(min(seconds_left, 1.0)):
+        if commands := channel.receive(min(seconds_left, 1.0)):
             return sys.exit() if commands[0] == msg.Command("stop") else commands
     return []
 
@@ -247,15 +248,15 @@ def main() -> None:
     """Run the agent of a machine. Standard input and output are the connection to the coordinator."""
     # This process becomes the parent of orphans, such as the samplers of a killed trainer, and can then stop them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, True)
-    link = msg.Channel(0, 1)
-    link.put(msg.Hello(package_digest(), os.path.expanduser("~"), network.ipv4_addresses()))
+    channel = msg.Channel(0, 1)
+    channel.put(msg.Hello(package_digest(), os.path.expanduser("~"), network.ipv4_addresses()))
     try:
-        prepare = wait_for_command(link, "the job from the coordinator", PREPARE_SECONDS)[0]
+        prepare = wait_for_command(channel, "the job from the coordinator", PREPARE_SECONDS)[0]
         assert isinstance(prepare, msg.Prepare)
         checked = check_machine(prepare.spec, prepare.index), find_versions(prepare.spec.same_packages)
-        link.put(msg.Checked(*checked, time.time()))
-        commands = wait_for_command(link, "the start of the job", START_SECONDS)
-        agent = Agent(prepare.spec, prepare.index, link, commands)
+        channel.put(msg.Checked(*checked, time.time()))
+        commands = wait_for_command(channel, "the start of the job", START_SECONDS)
+        agent = Agent(prepare.spec, prepare.index, channel, commands)
         signal.signal(signal.SIGTERM, agent.stop_on_signal)
         agent.run_job()
     except EOFError:  # the coordinator is gone

@@ -39,7 +39,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         self.processes: list[subprocess.Popen] = []  # on this computer, such as ssh clients
         self.open: set[int] = set()  # machines whose agent will still send messages
         self.clock_offsets: dict[int, float] = {}  # seconds by which a clock is ahead, according to the fastest message
-        self._links: list[msg.Channel] = []
+        self._channels: list[msg.Channel] = []
         self._selector = selectors.DefaultSelector()
         self._inbox: collections.deque[tuple[int, msg.Message | None]] = collections.deque()
 
@@ -56,7 +56,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 self.processes.append(agent)
                 self.open.add(index)
                 self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, index)
-                self._links.append(msg.Channel(agent.stdout.fileno(), agent.stdin.fileno()))
+                self._channels.append(msg.Channel(agent.stdout.fileno(), agent.stdin.fileno()))
             hellos = self._collect(msg.Hello, "the agents to start", START_SECONDS)
             package = package_digest()
             for machine, hello in zip(self.backend.machines, hellos, strict=True):
@@ -100,8 +100,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def prepare(self, spec: JobSpec) -> Findings:
         """Send a job to the agents, and return the results of their checks. ``spec`` has the paths of the machines."""
-        for index, link in enumerate(self._links):
-            link.put(msg.Prepare(spec, index))
+        for index, channel in enumerate(self._channels):
+            channel.put(msg.Prepare(spec, index))
         answers, findings = self._collect(msg.Checked, "the checks of the machines", CHECK_SECONDS), Findings()
         first_machine, expected = spec.machines[0].name, answers[0].versions
         for index, answer in enumerate(answers):
@@ -117,19 +117,19 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         return findings
 
     def send_all(self, message: msg.Message) -> None:
-        for link in self._links:
-            link.put(message)
+        for channel in self._channels:
+            channel.put(message)
 
     def receive(self, seconds: float) -> Iterator[tuple[int, msg.Message]]:
         """Send queued messages, wait at most ``seconds`` for answers, and yield each with the index of its machine.
 
         For an agent that ends without ``Done``, yield ``Failed``. The next call yields messages that the caller left.
         """
-        for link in self._links:
-            link.push()
+        for channel in self._channels:
+            channel.push()
         for key, _ in self._selector.select(0 if self._inbox else seconds):
             try:
-                for message in self._links[key.data].receive():
+                for message in self._channels[key.data].receive():
                     if isinstance(message, msg.Checked | msg.Heartbeat):
                         offset = message.time - time.time()
                         self.clock_offsets[key.data] = max(offset, self.clock_offsets.get(key.data, -math.inf))
@@ -175,7 +175,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def _close(self, seconds: float) -> None:
         """Close the connections, wait for the agents, and kill those that remain. Their processes end with them."""
-        self._links.clear()
+        self._channels.clear()
         self.open.clear()
         for agent in self.processes:
             for pipe in filter(None, (agent.stdin, agent.stdout)):

@@ -10,7 +10,7 @@ Events, besides those of the ranks (``trainer.events``). Without ``machine``, th
     started    machine, role, index: an agent has started or forked a process
     serving    machine, role: all servers of the machine listen
     exited     machine, role, index, code (-9 for signal 9), after all other events of the process
-    output     machine, trainer, lines, skipped: lines that a rank printed, after ``skipped`` lines
+    output     machine, trainer, lines, skipped: lines that a rank printed, after ``skipped`` omitted bytes
     traffic    machine, bytes_sent: through its network interface so far
     clock      machine, offset: seconds that its clock is ahead of the one here
     warning    text
@@ -36,9 +36,9 @@ from tutorial_lib.launcher.watch import ProcessStack
 
 Event = JsonObject
 OnEvent = Callable[[Event], None]
-Fact = tuple[str | int, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
-FACTS = {"serving": ("role",), "exited": ("role", "index", "code"), "left": ("local_rank",)}
-DONE: Fact = ("done",)
+Milestone = tuple[str | int, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
+MILESTONE_FIELDS = {"serving": ("role",), "exited": ("role", "index", "code"), "left": ("local_rank",)}
+DONE: Milestone = ("done",)
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
 PING_SECONDS, GAP_SECONDS, STACKS_SECONDS = 5.0, 5.0, 8.0
 
@@ -67,7 +67,7 @@ class Coordinator:
         self.remote = remote or spec
         self.use = {machine.name: MachineUse() for machine in spec.machines}
         self.events: list[Event] = []
-        self._facts: list[set[Fact]] = [set() for _ in spec.machines]
+        self._milestones: list[set[Milestone]] = [set() for _ in spec.machines]
         self._ranks = [("exited", r.name, k, 0) for r in spec.roles if not r.service for k in range(r.count)]
         self._stacks: dict[int, list[ProcessStack]] = {}
         self._offsets: dict[int, float] = {}
@@ -117,9 +117,9 @@ class Coordinator:
             if finding.remedy:  # allowed, but the user should know it
                 self._warn(f"{finding.sentence}. {finding.remedy}")
 
-    def _missing(self, facts: Collection[Fact]) -> set[int]:
-        """Return the machines that have not reported all of these facts."""
-        return {index for index, reported in enumerate(self._facts) if not reported.issuperset(facts)}
+    def _missing(self, milestones: Collection[Milestone]) -> set[int]:
+        """Return the machines that have not reached all of these milestones."""
+        return {index for index, reported in enumerate(self._milestones) if not reported.issuperset(milestones)}
 
     def _wait_for_ranks(self) -> None:
         """Wait until all ranks have ended well. After the first SIGTERM, they get some seconds to save."""
@@ -127,11 +127,11 @@ class Coordinator:
         def request_final_checkpoint() -> None:
             kinds = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
             self._has_unsaved_steps = next(kinds, None) == "step"
-            self._save_deadline = time.monotonic() + self.limits.finishing * self._has_unsaved_steps
+            self._save_deadline = time.monotonic() + self.limits.saving * self._has_unsaved_steps
             self._last_ping = 0.0  # the command to save takes the place of the next ping
 
         try:
-            with first_sigterm(request_final_checkpoint) if self.limits.finishing else contextlib.nullcontext():
+            with first_sigterm(request_final_checkpoint) if self.limits.saving else contextlib.nullcontext():
                 self._wait_for(self._ranks, self.limits.job, "the trainers to finish")
         except JobError as error:
             if self._save_deadline == math.inf:
@@ -151,7 +151,7 @@ class Coordinator:
             except JobFailed as other:
                 failure = failure if other.is_consequence else other
         if (failure.is_consequence or failure.is_stall) and self._missing(self._ranks):
-            for index, reported in enumerate(self._facts):
+            for index, reported in enumerate(self._milestones):
                 for _, role, k, _ in filter(reported.__contains__, self._ranks):
                     if ("left", k) not in reported:  # a rank of train reports when it ends in order
                         cause = f"ended with exit code 0 while other ranks were running; {failure.message}"
@@ -162,14 +162,14 @@ class Coordinator:
         self.on_event({"kind": kind, **fields, "time": time.time()})
 
     def _warn(self, text: str) -> None:
-        with contextlib.suppress(JobError):  # a reporter ends the job by raising an error, and will raise it again
+        with contextlib.suppress(JobError):  # ``on_event`` ends the job by raising an error, and will raise it again
             self._event("warning", text=text)
 
-    def _wait_for(self, facts: Collection[Fact], seconds: float | None, goal: str) -> None:
-        """Handle messages until all machines have reported these facts."""
+    def _wait_for(self, milestones: Collection[Milestone], seconds: float | None, goal: str) -> None:
+        """Handle messages until all machines have reached these milestones."""
 
         def all_reported() -> bool:
-            missing = self._missing(facts)
+            missing = self._missing(milestones)
             if ended := missing - self.agents.open:
                 raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {goal}")
             if missing:
@@ -177,7 +177,7 @@ class Coordinator:
             return not missing
 
         if not self._handle_until(all_reported, math.inf if seconds is None else seconds):
-            missing = sorted(self._missing(facts))
+            missing = sorted(self._missing(milestones))
             names = ", ".join(self.spec.machines[k].name for k in missing)
             raise JobFailed(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {goal} on {names}")
 
@@ -186,7 +186,7 @@ class Coordinator:
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > self._save_deadline:
-                raise WaitedTooLong(f"the ranks did not save within {self.limits.finishing:g} s")
+                raise WaitedTooLong(f"the ranks did not save within {self.limits.saving:g} s")
             if (seconds_left := deadline - time.monotonic()) <= 0:
                 return False
             for index, message in self.agents.receive(min(seconds_left, 0.2)):
@@ -204,7 +204,7 @@ class Coordinator:
             self.agents.send_all(msg.Command("save" if self._save_deadline < math.inf else "ping"))
         for index in sorted(self.agents.open):
             if now - self._last_messages[index] > (limit := self.limits.silence):
-                cause = f"no message from it for {limit:g} s: the machine or the network to it is down or frozen"
+                cause = f"sent no message for {limit:g} s: the machine or its network is down or frozen"
                 raise JobFailed(self.spec, index, "agent", 0, cause)
         if self.limits.stall is not None and now - self._last_progress > self.limits.stall:
             self.agents.send_all(msg.Command("stacks"))
@@ -224,7 +224,7 @@ class Coordinator:
         elif isinstance(message, msg.Stacks):
             self._stacks[index] = message.stacks
         elif isinstance(message, msg.Done):
-            self._facts[index].add(DONE)
+            self._milestones[index].add(DONE)
             self.use[machine].peak_rss = message.peak_rss
         elif isinstance(message, msg.Heartbeat):
             if (offset := self.agents.clock_offsets[index]) != self._offsets.get(index):
@@ -239,8 +239,8 @@ class Coordinator:
         if kind != "output":
             self.events.append(event)
         self.on_event(event)
-        if kind in FACTS:
-            self._facts[index].add((kind, *(event[name] for name in FACTS[kind])))
+        if kind in MILESTONE_FIELDS:
+            self._milestones[index].add((kind, *(event[name] for name in MILESTONE_FIELDS[kind])))
         if kind == "failure":
             role, k = event.get("role", "trainer"), event["local_rank"]
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]

@@ -51,9 +51,9 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[P
     It names a stopped process, or else the call in which each rank waits.
     """
     pairs = [(index, stack) for index in sorted(stacks) for stack in stacks[index]]
-    texts = {pair: f"{_name(spec, pair[0], pair[1].role, pair[1].index)} {pair[1].where()}" for pair in pairs}
-    stopped = [pair for pair in pairs if pair[1].state == "T"]
-    shown = stopped[:1] or [pair for pair in pairs if pair[1].role == "trainer"] or pairs
+    texts = {(index, stack): f"{_name(spec, index, stack.role, stack.index)} {stack.where()}" for index, stack in pairs}
+    stopped = [(index, stack) for index, stack in pairs if stack.state == "T"]
+    shown = stopped[:1] or [(index, stack) for index, stack in pairs if stack.role == "trainer"] or pairs
     index, stack = shown[0] if shown else (0, ProcessStack("agent", 0, 0))
     failure = JobFailed(spec, index, stack.role, stack.index, "", list(texts.values()))
     failure.message = f"the job has made no progress for {seconds:g} s: "

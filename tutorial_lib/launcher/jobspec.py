@@ -22,7 +22,7 @@ class Role:
 
     name: str  # used in names of logs and in messages, such as server or trainer
     count: int  # processes on each machine
-    command: list[str] | None  # None: the template process of the job forks this role
+    command: list[str] | None  # None: the forkserver of the job forks this role
     env: dict[str, str] = field(default_factory=dict)  # {global_index}: number of the process in the whole job
     ranked: bool = False  # the processes are ranks of torch.distributed and get RANK, WORLD_SIZE, MASTER_ADDR and so on
     after: str | None = None  # the role whose processes must listen on all machines before this one starts
@@ -44,7 +44,7 @@ class JobSpec:
     master_port: int  # on machine 0, where the ranks meet
     env: dict[str, str] = field(default_factory=dict)  # of every process
     user_env: dict[str, str] = field(default_factory=dict)  # takes precedence; $NAME is replaced on each machine
-    template: list[str] | None = None  # program that forks the roles without a command, see ``processes``
+    template: list[str] | None = None  # program of the forkserver, which forks the roles without a command
     shell: bool = False  # a command is /bin/sh -c TEXT, so that the program is a child of the shell
     startup_files: list[str] = field(default_factory=list)  # Python files that every process runs when it starts
     # Variable to role. A process that a rank starts has this role if the variable is set and not 0, else "worker".
@@ -77,5 +77,5 @@ class Limits:
     stopping: float = 15.0  # for the agents to end everything
     cause: float = 5.0  # to wait for the cause of a lost connection
     stall: float | None = 120.0  # without any sign of progress anywhere
-    finishing: float = 0.0  # for the ranks to save in the middle of an epoch after SIGTERM; 0: they cannot
+    saving: float = 0.0  # for the ranks to save in the middle of an epoch after SIGTERM; 0: they cannot
     silence: float = 30.0  # without a message from an agent, which sends one every 2 s

@@ -1,9 +1,9 @@
 """Start, fork and stop the processes of an agent. The kernel kills them when the agent ends.
 
-A job can have a template, a process of each machine that imports torch and DGL and then forks the servers and trainers,
-which become children of the agent. The imports take two seconds of a processor, most of a short job. A fork copies one
-thread only, and locks in their current state. Therefore, the template has run no parallel region of OpenMP and has not
-used CUDA. OpenBLAS and jemalloc start threads when they are imported, and handle forks.
+A job can have a forkserver, a process of each machine that imports torch and DGL and then forks the servers and
+trainers, which become children of the agent. The imports take two seconds of a processor, most of a short job. A fork
+copies one thread only, and locks in their current state. Therefore, the forkserver has run no parallel region of OpenMP
+and has not used CUDA. OpenBLAS and jemalloc start threads when they are imported, and handle forks.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import psutil
 from tutorial_lib.launcher.backends.namespaces import die_with_parent
 from tutorial_lib.launcher.messages import POLL_SECONDS, Channel
 
-FORKSERVER = "TUTORIAL_FORKSERVER"  # set in the template
+FORKSERVER = "TUTORIAL_FORKSERVER"  # set in the forkserver
 TERM_SECONDS = 3.0
 _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child
 
@@ -73,39 +73,39 @@ def end_descendants(reap: Callable[[], object]) -> None:
 
 
 class Forkserver:
-    """The agent's end of the connection. The template inherits ``child_socket`` and calls ``fork_on_request``."""
+    """The agent's side of the connection. The process inherits ``child_socket`` and calls ``fork_on_request``."""
 
     def __init__(self) -> None:
         self._socket, self.child_socket = socket.socketpair()
-        self._link = Channel(self._socket.fileno(), self._socket.fileno())
+        self._channel = Channel(self._socket.fileno(), self._socket.fileno())
 
     def request_process(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
-        """Request a process with additional variables, without waiting. The agent notices if the template is gone."""
-        self._link.put({"role": role, "index": index, "env": env, "log": str(log)})
+        """Request a process with additional variables, without waiting. The agent notices if the forkserver is gone."""
+        self._channel.put({"role": role, "index": index, "env": env, "log": str(log)})
 
     def started(self) -> Iterator[tuple[str, int, int]]:
         """Yield role, index and PID of the processes forked since the last call. They send their PID first."""
-        self._link.push()
+        self._channel.push()
         with contextlib.suppress(EOFError, ConnectionError):
-            for message in self._link.receive():
+            for message in self._channel.receive():
                 yield message["role"], message["index"], message["pid"]
 
     def close(self) -> None:
-        """Let the template end after the requested processes."""
-        self._link.put(None)
+        """Let the forkserver end after the requested processes."""
+        self._channel.put(None)
 
 
 def fork_on_request() -> None:
-    """In a template, fork a process for each request of the agent and exit. Return only in the other processes."""
+    """In a forkserver, fork a process for each request of the agent and exit. Return only in the other processes."""
     if FORKSERVER not in os.environ:
         return
     gc.freeze()  # a collection in a child would write to, and so copy, every page that has an object
     agent_pid = os.getppid()
-    with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as link, link.makefile() as requests:
+    with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as connection, connection.makefile() as requests:
         while (request := json.loads(requests.readline() or "null")) is not None:
             if not _fork_for(agent_pid):
                 continue
-            link.sendall(json.dumps({**request, "env": None, "pid": os.getpid()}).encode() + b"\n")
+            connection.sendall(json.dumps({**request, "env": None, "pid": os.getpid()}).encode() + b"\n")
             os.environ.update(request["env"])
             with open(request["log"], "ab") as log:
                 os.dup2(log.fileno(), 1)

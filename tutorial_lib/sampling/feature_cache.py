@@ -3,8 +3,7 @@
 Batches are sampled before their rows are pulled, so the cache knows which rows the next batches need. If it is full,
 it keeps the rows that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows.
 
-Every batch goes through ``announce``, ``request`` and ``receive_rows``. Several may be announced and two requested at a
-time. A slot is the position of a row:
+Each batch goes through ``announce``, ``request`` (two at a time) and ``receive_rows``. A slot is a row's position:
 
     0 to num_local_rows - 1           rows of this machine's part, in the memory that its servers share
     the following ``capacity`` slots  cached rows of other machines
@@ -14,6 +13,7 @@ time. A slot is the position of a row:
 import math
 from collections import deque
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,13 @@ ABSENT = -1
 NEVER = 2**31 - 1  # next use of a row that no announced batch needs
 LOOK_AHEAD = 8  # batches. Large batches need three, see benchmarks/RESULTS.md. With 16, small ones pull 3 % fewer rows
 
-Request = tuple[Tensor, tuple[int, int, int], Tensor, tuple[Tensor, Tensor], dict[int, Tensor]]  # see ``request``
+
+class Request(NamedTuple):
+    slots: Tensor  # int32, of all IDs of the batch
+    counts: tuple[int, int, int]  # different rows of the batch, those of other machines, and those that are fetched
+    positions: Tensor  # in ``FeatureCache.rows``, of the rows that are fetched
+    moves: tuple[Tensor, Tensor]  # new and old positions of rows of the batch before, which move into the cache
+    sent: dict[int, Tensor]  # see ``send_requests``
 
 
 class FeatureCache:
@@ -84,7 +90,7 @@ class FeatureCache:
         self._passing = absent[num_fitting:]
         slots, key = torch.index_select(self.slot_of, 0, ids), self.store.kvstore_key
         sent = send_requests(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
-        self._requests.append((slots, (rows, len(remote), len(absent)), positions, moves, sent))
+        self._requests.append(Request(slots, (rows, len(remote), len(absent)), positions, moves, sent))
 
     def receive_rows(self, ids: Tensor | None = None) -> Tensor:
         """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call."""
@@ -92,17 +98,18 @@ class FeatureCache:
             self.cancel()
             self.announce(ids)
             self.request()
-        slots, (rows, remote, pulled), positions, (to, origin), sent = self._requests.popleft()
+        request = self._requests.popleft()
+        (rows, remote, pulled), (to, origin) = request.counts, request.moves
         self.rows[to] = self.rows[origin]  # the rows of the batch before this one have been read
-        size = int(positions[-1]) + 1 if pulled else 0
+        size = int(request.positions[-1]) + 1 if pulled else 0
         if size > len(self.rows):
             extra_rows = self.rows.new_empty(size + size // 4 - self.used, *self.shape[1:])
             self.rows = torch.cat([self.rows[: self.used], extra_rows])
-        for part_positions, answer in receive_responses(sent, "rows of other machines"):
-            self.rows.index_copy_(0, positions[part_positions], answer.data_tensor)
+        for part_positions, answer in receive_responses(request.sent, "rows of other machines"):
+            self.rows.index_copy_(0, request.positions[part_positions], answer.data_tensor)
         self.last_batch_counts, self.hits = (rows - pulled, pulled), self.hits + remote - pulled
         self.num_requested += remote
-        return slots
+        return request.slots
 
     def read(self, slots: Tensor) -> Tensor:
         """Return a copy of the rows in the given slots."""

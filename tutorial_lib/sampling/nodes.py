@@ -76,8 +76,7 @@ class Loader(Generic[Source, BatchType]):
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """Return the positions in ``examples`` of each batch."""
-        count = len(self.examples)
-        return epoch_chunks(count, len(self), self.seed, epoch, shuffle=self.shuffle, limit=self.per_epoch)
+        return epoch_chunks(len(self.examples), len(self), self.seed, epoch, shuffle=self.shuffle, limit=self.per_epoch)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, BatchType]]:
         """Yield the steps of an epoch from ``start`` on, each with its batch."""

@@ -55,7 +55,8 @@ def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, 
         while (item := pending.popleft().result()) is not sentinel:
             pending.extend(submit() for _ in range(depth - len(pending)))  # the thread starts before the item is used
             yield item
-            pending.extend(submit() for _ in range(1 - len(pending)))
+            if not pending:
+                pending.append(submit())
     finally:
         for future in pending:
             future.cancel()

@@ -212,7 +212,7 @@ class NeighborSampler:
         return lists
 
     def _merge(self, lists: AdjacencyChunks, n: int) -> tuple[Tensor, Tensor]:
-        """Return the int64 index pointer and the sources of n nodes, whose lists are given by their places."""
+        """Merge adjacency chunks by position. Return the int64 index pointer (n + 1,) and all sources."""
         counts = torch.zeros(n, dtype=torch.int64)
         for positions, num_neighbors, _ in lists:
             counts[positions] = num_neighbors.long()

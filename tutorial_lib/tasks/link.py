@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block
 from tutorial_lib.sampling.nodes import FULL, Batch, Loader, Store
-from tutorial_lib.tasks.task import TRAIN, Shard, Task, layerwise_inference
+from tutorial_lib.tasks.task import TEST, TRAIN, VAL, Shard, Task, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_original_id, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
@@ -32,7 +32,7 @@ HITS_AT = 10
 # The probability of an edge is sigmoid(10 * cosine - 5). Without unit length, the first dot products are in the tens,
 # and the model spends its first epochs on shrinking them.
 SCALE, SHIFT = 10.0, 5.0
-unit = F.normalize  # scales rows to length 1 and keeps rows of zeros
+normalize_rows = F.normalize  # scales rows to length 1 and keeps rows of zeros
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # constant of SplitMix64
 EdgeInputs = tuple[list[Block], Tensor, Tensor, Tensor, Tensor]  # blocks, rows, and positions as in ``EdgeBatch``
 
@@ -41,10 +41,10 @@ def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
     """Return a hash of each undirected pair and the seed as a uint64 array of shape (E,)."""
     low, high = (node_ids.numpy().view(np.uint64) for node_ids in (torch.minimum(u, v), torch.maximum(u, v)))
     start = np.uint64((2 * seed + 1) * int(GOLDEN) % 2**64)
-    return mix(mix(low + start) ^ high * GOLDEN)
+    return finalize_splitmix64(finalize_splitmix64(low + start) ^ high * GOLDEN)
 
 
-def mix(x: np.ndarray) -> np.ndarray:
+def finalize_splitmix64(x: np.ndarray) -> np.ndarray:
     """Apply the finalizer of SplitMix64 in place."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x ^= x >> np.uint64(shift)
@@ -65,10 +65,11 @@ class TrainingGraph:
     def split_of_edges(self, src: Tensor, dst: Tensor) -> Tensor:
         """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge, given by the node IDs of ``graph``, as uint8 (E,)."""
         point = pair_hash(self.original[src], self.original[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
-        return torch.from_numpy((point < self.val + self.test).astype(np.uint8) + (point < self.test))
+        held_out = np.where(point < self.test, np.uint8(TEST), np.uint8(VAL))
+        return torch.from_numpy(np.where(point < self.val + self.test, held_out, np.uint8(TRAIN)))
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
-        """Sample ``fanout`` edges of each seed, and return a block without held-out edges and ``drop``, sorted keys."""
+        """Return a block of ``fanout`` sampled edges per seed without held-out edges and ``drop``, sorted pair keys."""
         (src, dst), n = self.graph.sample_neighbors(seeds, fanout).edges(), self.graph.num_nodes()
         keep = self.split_of_edges(src, dst) == TRAIN
         if drop is not None:
@@ -150,14 +151,14 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def loss(self, model: nn.Module, inputs: EdgeInputs) -> tuple[Tensor, int]:
         blocks, features, src, dst, negatives = inputs
-        h = unit(model(blocks, features))
+        h = normalize_rows(model(blocks, features))
         positive = SCALE * (h[src] * h[dst]).sum(1) - SHIFT
         negative = SCALE * torch.einsum("bd,bkd->bk", h[src], h[negatives]) - SHIFT
         return (F.softplus(-positive).mean() + F.softplus(negative).mean()) / 2, len(src)
 
     def score(self, model: nn.Module, inputs: EdgeInputs) -> tuple[float, int]:
         blocks, features, src, dst, negatives = inputs
-        ranks = edge_ranks(unit(model(blocks, features)), (src, dst), negatives[0])
+        ranks = edge_ranks(normalize_rows(model(blocks, features)), (src, dst), negatives[0])
         return float((1 / ranks.double()).sum()), len(src)
 
     def evaluate(self) -> TrainResult:
@@ -174,8 +175,8 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def embed(self) -> Store:
         """Return exact embeddings of unit length, float32 of shape (N, D), that use all training edges."""
-        size = self.config.eval_batch_size
-        return layerwise_inference(self.model, self._all_neighbors, self.features, self.shard, size, last=unit)
+        shard, size = self.shard, self.config.eval_batch_size
+        return layerwise_inference(self.model, self._all_neighbors, self.features, shard, size, last=normalize_rows)
 
     def _all_neighbors(self, _shard: Shard, x: Store, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Block, Tensor]]:
         for seeds in ids.split(size) if len(ids) else ():

@@ -29,7 +29,7 @@ def train_in_job(
     emit("split", **task.split)
     checkpoints.emit = emit_once
     try:
-        fit(placement.wrap(task.model), task, config, emit=emit, saver=checkpoints)
+        fit(placement.wrap(task.model), task, config, emit=emit, checkpoints=checkpoints)
     except Stopped:  # a later start continues from the checkpoint
         return
     if session.rank == 0:
@@ -44,10 +44,10 @@ def train_in_job(
     barrier()
 
 
-def train_single(shard: LocalShard, config: TrainConfig, saver: CheckpointManager | None = None) -> TrainResult:
+def train_single(shard: LocalShard, config: TrainConfig, checkpoints: CheckpointManager | None = None) -> TrainResult:
     """Train and evaluate in this process on the whole graph. A job must agree with the result."""
     task = get_task_class(config.task)(shard, config)
-    epochs = fit(task.model, task, config, emit=shard.emit, saver=saver)
+    epochs = fit(task.model, task, config, emit=shard.emit, checkpoints=checkpoints)
     with span(shard.emit, "evaluation"):
         result = task.evaluate()
     result.epochs, result.model = epochs, task.model

@@ -178,8 +178,7 @@ def score_nodes(shard: Shard, outputs: Store, labels: Store, compare: Comparison
     for mask in ("val_mask", "test_mask"):
         in_split = read_rows(shard.data[mask], nodes).bool()  # a uint8 mask, as DGL returns it, would index
         scores.append(accuracy(*sum_over_ranks([float((correct & in_split).sum()), float(in_split.sum())])))
-    ordered = gather_by_original_id(nodes, predictions, shard.original_nodes(shard.target))[1]
-    return scores[0], scores[1], ordered
+    return scores[0], scores[1], gather_by_original_id(nodes, predictions, shard.original_nodes(shard.target))[1]
 
 
 # From a shard, a store, IDs and a batch size to the IDs, the block and the input rows of each batch

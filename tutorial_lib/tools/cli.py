@@ -27,7 +27,7 @@ RETRY_SECONDS = 0.05
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit. Every failure prints a sentence and has an exit code."""
     install_signal_handlers()
-    jobs.RUNNING.clear()
+    jobs.STARTED_RUNS.clear()
     if sys.stdout is sys.__stdout__:  # a notebook or a test may have replaced the streams
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as error:
         code = error.code
     if interruption := describe_interruption(code):
-        commands = [continue_command(kind, folder) for kind, folder in jobs.RUNNING.items()]
+        commands = [continue_command(kind, folder) for kind, folder in jobs.STARTED_RUNS.items()]
         print_to_stderr("\n".join([interruption, *(f"to continue: {command}" for command in commands if command)]))
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.flush()

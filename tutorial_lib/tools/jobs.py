@@ -25,7 +25,7 @@ from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_FINALE = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"
 NOT_IN_LAUNCH = "ip_config device show_output out"
-RUNNING: dict[str, Path] = {}  # command and folder of the run that this process has begun
+STARTED_RUNS: dict[str, Path] = {}  # command and folder of the run that this process has begun
 LONG, SECONDS_PER_EDGE = 20 * 60, 3.2e-6  # the latter for data, partition and evaluation, on two cores
 # Mean and deviation of GraphSAGE with neighbor sampling: Hu et al. 2020 and the OGB leaderboard
 PUBLISHED = {"valid accuracy": (0.9170, 0.0009), "test accuracy": (0.7870, 0.0036)}
@@ -60,7 +60,7 @@ def train(
     folder = check_run_folder(out or default_run_folder(source.name), resume=checkpointing.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
-    RUNNING["train"] = folder
+    STARTED_RUNS["train"] = folder
     checkpointing = replace(checkpointing, options=cli.options_to_store(options))
     display = RunDisplay()
     try:
@@ -102,7 +102,7 @@ def finale(
     """
     source.check_arguments()
     layout = cli.choose_machines(layout, ssh, options)
-    count = len(layout.cluster().machines)
+    count = len(layout.make_backend().machines)
     defaults: JsonObject = {"epochs": 10}
     if full:
         batch_size = math.ceil(1024 / (count * layout.trainers))
@@ -115,7 +115,7 @@ def finale(
         confirm(source, layout, config, count, yes=yes)
     from tutorial_lib.job.train import run_distributed
 
-    RUNNING["finale"] = folder
+    STARTED_RUNS["finale"] = folder
     display, checkpointing = RunDisplay(), replace(checkpointing, options=cli.options_to_store(options))
     result = run_distributed(source, layout, config, folder, display, checkpointing)
     display.say("checking the predictions in original IDs")

@@ -64,7 +64,7 @@ def list_all(*, as_json: JsonOption = False) -> None:
 @machines_app.command
 def stop(name: NameOption = None, /) -> None:
     """Stop machines, with all processes on them."""
-    state = persistent.describe_machines(running(name).name)
+    state = persistent.describe_machines(open_running_set(name).name)
     if state.job:
         print_to_stderr(f"warning: this ends the job on {state.name}: {state.job}")
     persistent.stop_machines(state.name)
@@ -90,12 +90,12 @@ def wire(machine: MachineArgument, rate: RateArgument, /, *, name: NameOption = 
 
 
 def change_link(verb: str, machine: str, name: str | None, rate: str | None = None) -> None:
-    cluster = running(name)
-    for target in cluster.machines if machine == "all" else [cluster.machine(machine)]:
-        cluster.change_link(target, verb, rate)
+    backend = open_running_set(name)
+    for target in backend.machines if machine == "all" else [backend.machine(machine)]:
+        backend.change_link(target, verb, rate)
 
 
-def running(name: str | None) -> PersistentBackend:
+def open_running_set(name: str | None) -> PersistentBackend:
     """Return the machines of the given name, or the only running ones, or those of the default name."""
     names = persistent.running_names()
     return PersistentBackend(name or (names[0] if len(names) == 1 else DEFAULT_NAME))
@@ -112,17 +112,17 @@ def on(
 
     With all, the command runs on all machines at the same time, without input.
     """
-    cluster = running(name)
+    backend = open_running_set(name)
     if machine == "all":
-        sys.exit(run_on_all(cluster, command))
-    argv = cluster.command(cluster.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
+        sys.exit(run_on_all(backend, command))
+    argv = backend.command(backend.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
     os.execv(argv[0], argv)  # this process becomes the command, which uses the caller's terminal and gets its signals
 
 
-def run_on_all(cluster: PersistentBackend, command: Sequence[str]) -> int:
+def run_on_all(backend: PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    jobs = {machine.name: cluster.popen(machine, command, **pipes) for machine in cluster.machines}
+    jobs = {machine.name: backend.popen(machine, command, **pipes) for machine in backend.machines}
 
     def wait_for(name: str) -> int:
         for line in jobs[name].stdout or ():

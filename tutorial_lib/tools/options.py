@@ -19,14 +19,14 @@ from tutorial_lib.trainer.config import TrainConfig, parse_cache_size
 
 PROGRAM = "python -m tutorial_lib"
 LARGEST = 2**31 - 1  # the largest number that C++ code accepts
-LIMITS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"], 1024)  # each process is examined
-FROM_ZERO = ("seed", "ahead", "samplers")
-NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # of options, if not the field's
-NAMES["allow_public"] = "allow_public_addresses"
-NO_OPTIONS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
+MAX_COUNTS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"], 1024)  # each process is examined
+ZERO_ALLOWED = ("seed", "ahead", "samplers")
+OPTION_NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # by field, if they differ
+OPTION_NAMES["allow_public"] = "allow_public_addresses"
+HIDDEN_FIELDS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 MACHINE_OPTIONS = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # these choose the machines
-SSH_OPTIONS = {NAMES.get(field.name, field.name) for field in fields(RealMachines)}
+SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(RealMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*SSH_OPTIONS, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
@@ -62,17 +62,18 @@ app = App(
 
 
 def option_name(field: str) -> str:
-    return NAMES.get(field, field).replace("_", "-")
+    return OPTION_NAMES.get(field, field).replace("_", "-")
 
 
 def dgl_option_name(field: str) -> str:
     """Return the name of an option in the spelling of ssh and of DGL's launch tool."""
-    return f"num_{field}" if field in LIMITS else NAMES.get(field, field)
+    return f"num_{field}" if field in MAX_COUNTS else OPTION_NAMES.get(field, field)
 
 
 def flatten(group: str, without: str = "", names: Callable[[str], str] = option_name, **kwargs: Any) -> Parameter:
-    """Return the annotation of a dataclass whose fields become options, except those in ``without`` and NO_OPTIONS."""
-    options = f"^(?!({'|'.join(f'{NO_OPTIONS} {without}'.split())})$)"
+    """Return the annotation of a dataclass whose fields become options, except ``without`` and HIDDEN_FIELDS."""
+    excluded = "|".join([*HIDDEN_FIELDS.split(), *without.split()])
+    options = f"^(?!({excluded})$)"
     ranges = partial(check_ranges, names)
     return Parameter(name="*", group=group, parse=options, name_transform=names, validator=ranges, **kwargs)
 
@@ -81,8 +82,8 @@ def check_ranges(names: Callable[[str], str], _kind: object, instance: object) -
     """Raise an InputError if a number in a dataclass is too small or too large."""
     for field in getattr(instance, "__dataclass_fields__", ()):
         number = getattr(instance, field)
-        maximum = LIMITS.get(field, LARGEST if isinstance(number, int) else 1e300)
-        minimum = 0 if isinstance(number, float) or field in FROM_ZERO else 1
+        maximum = MAX_COUNTS.get(field, LARGEST if isinstance(number, int) else 1e300)
+        minimum = 0 if isinstance(number, float) or field in ZERO_ALLOWED else 1
         if type(number) in (int, float) and not minimum <= number <= maximum:
             raise InputError(f"--{names(field)} {number} is not in the range {minimum} to {maximum}")
 
@@ -93,7 +94,7 @@ OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_
 def complete_config(
     config: TrainConfig, seed: int, fanouts: str, cache: str = "256MB", samplers: int = 0
 ) -> TrainConfig:
-    """Return the hyper-parameters with those options that are texts or belong to the data set."""
+    """Return ``config`` with the parsed --fanouts and --cache, and the seed of the data set."""
     if not re.fullmatch(r"((^|,) *(-1|[1-9]\d{0,8}))+", fanouts):
         message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
         raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors)")
@@ -167,12 +168,12 @@ def choose_machines(layout: LayoutType, ssh: RealMachines | None, options: JsonO
 
     With ``--on``, ``emulate`` becomes the number of the running machines.
     """
-    other_places = MACHINE_OPTIONS - {"emulate", "on"} & options.keys()
+    other_places = (MACHINE_OPTIONS - {"emulate", "on"}) & options.keys()
     if SSH_OPTIONS & options.keys():
         other_places.add("ip_config")
     if len(other_places) + bool(options.keys() & {"emulate", "on"}) > 1:
         places = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
-        raise InputError(f"choose one of {places} and --single-process")
+        raise InputError("several options choose the machines", f"Keep one of {places} and --single-process.")
     if (count := options.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
     if (layout.wire is not None or layout.own_disks) and (other_places or layout.on):

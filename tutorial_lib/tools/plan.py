@@ -25,10 +25,10 @@ NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_le
 SERVER, TRAINER, COMMAND, SHARED = 0.44e9, 0.46e9, 0.45e9, 0.42e9
 SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}  # bytes per edge of a part, while a server loads it and afterwards
 SERVER_NODE, TRAINER_EDGE, TRAINER_NODE, ROW_ID = 24, 12, 8, 8
-ACTIVATIONS, NUMBERED, WRITTEN = 48, 21, 42  # bytes per hidden value of a batch, per edge of a graph and of a new part
+ACTIVATIONS, ASSIGN_BYTES_PER_EDGE, WRITE_BYTES_PER_EDGE = 48, 21, 42  # the first per hidden value of a batch
 UNSHAPED, EFFICIENCY = 8e9, 0.8  # bits per second without --wire, usable share
-COPIED, REQUEST, REQUESTED = 330e6, 3.5e-3, 1.5e-3  # bytes a core copies per second, seconds per request and machine
-FLOPS, SAMPLED, THREADS = 85e9, 7e6, 0.85  # operations and edges of a core per second, power of the number of cores
+COPY_BYTES_PER_SECOND, REQUEST_SECONDS, PEER_SECONDS = 330e6, 3.5e-3, 1.5e-3  # of a core, a request and a peer
+FLOPS, EDGES_PER_SECOND, THREADS = 85e9, 7e6, 0.85  # of a core, and power of the number of cores
 CUT, CUT_GROWTH = 0.038, 1.1  # assumed share of the edges cut in two parts, power of log2(parts)
 FRESH, DEGREES, MISSES = 0.85, 0.7, 3  # new neighbors, shape of a gamma distribution, power of the share not cached
 CORES = len(os.sched_getaffinity(0))
@@ -156,13 +156,13 @@ def estimate(job: Job) -> Estimate:
     trainer = private + (features + outputs) / job.trainers + 4 * stored
     machine = server + job.trainers * (private - SHARED)
     total = COMMAND + job.machines * machine
-    partition = COMMAND + max(NUMBERED * job.edges, 4 * job.edges + WRITTEN * stored)
+    partition = COMMAND + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
 
     # The seconds of an epoch. Batches are prepared while others are computed.
     cores = job.cores / job.trainers / (job.machines if job.together else 1)  # cores of a trainer
     computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(cores, max(1.0, cores) ** THREADS)
-    requests = len(widths) * (REQUEST + REQUESTED * (job.machines - 1)) if pulled else 0.0
-    sampling = (edges / SAMPLED + pulled / COPIED + requests) / min(1.0, cores)
+    requests = len(widths) * (REQUEST_SECONDS + PEER_SECONDS * (job.machines - 1)) if pulled else 0.0
+    sampling = (edges / EDGES_PER_SECOND + pulled / COPY_BYTES_PER_SECOND + requests) / min(1.0, cores)
     rate = (job.wire or UNSHAPED) * EFFICIENCY / 8
     link = job.trainers * pulled / rate
     if config.uses_pipeline() and config.ahead > 0:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-from tutorial_lib.data import NAMES, check_arguments
+from tutorial_lib.data import DATASET_NAMES, check_arguments
 from tutorial_lib.errors import InputError, describe_exit_code, print_to_stderr
 from tutorial_lib.job.layout import Layout, RealMachines
 from tutorial_lib.job.source import DataSource
@@ -67,7 +67,7 @@ def check_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
 
 def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
     """Check the machines of a layout as before a job. A public address is not contacted unless this is allowed."""
-    config, machines = str(part_config.absolute()) if part_config else "", layout.cluster()
+    config, machines = str(part_config.absolute()) if part_config else "", layout.make_backend()
     try:
         with machines as backend, tempfile.TemporaryDirectory() as logs, Agents(backend, Path(logs)) as agents:
             plan = layout.plan(backend, command=[], part_config=config or "any", ip_config="", log_dir="", cwd="")
@@ -86,7 +86,7 @@ def print_facts(facts: Mapping[str, object], *, as_json: bool) -> None:
 
 @app.command
 def data(
-    dataset: Annotated[str, about(f"One of {', '.join(NAMES)}, or the path of your graph.")],
+    dataset: Annotated[str, about(f"One of {', '.join(DATASET_NAMES)}, or the path of your graph.")],
     /,
     *,
     source: Annotated[DataSource, flatten("Data", "name method")] = DataSource(),

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from tutorial_lib.data import DEFAULT_SCALE, NAMES, check_arguments
+from tutorial_lib.data import DATASET_NAMES, DEFAULT_SCALE, check_arguments
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, parse_memory
 from tutorial_lib.job.folder import default_run_folder
@@ -48,7 +48,7 @@ def submit(
         raise InputError(f"submit {kind}: only train, finale or launch can run", "submit --nodes 4 train --epochs 20")
     options = parse(command)[2]  # wrong options are reported here, not on the nodes
     if clash := options.keys() & {*SET_BY_SCRIPT, *(() if kind == "launch" else ["ip_config"])}:
-        raise InputError(f"submit: the script sets --{min(clash)}", "To choose the run folder: submit --out FOLDER ...")
+        raise InputError(f"submit sets --{min(clash)} itself", "Remove it. For the run folder: submit --out FOLDER ...")
     check_paths(options, pods=kubernetes)
     added = ["--yes"] if kind == "finale" else []
     if gpus:
@@ -88,9 +88,9 @@ def submit(
 
 def check_paths(options: JsonObject, *, pods: bool) -> None:
     """Check that the data set exists and, for pods, that each path is on the volume at /data."""
-    name = options.get("dataset", NAMES[0])
+    name = options.get("dataset", DATASET_NAMES[0])
     paths = {key: value for key, value in options.items() if pods and isinstance(value, Path)}
-    if pods and name not in NAMES and ("/" in name or not get_close_matches(name, NAMES, 1, 0.8)):
+    if pods and name not in DATASET_NAMES and ("/" in name or not get_close_matches(name, DATASET_NAMES, 1, 0.8)):
         paths["dataset"] = Path(name)
     else:
         check_arguments(name, options.get("scale", DEFAULT_SCALE), options.get("seed", 0))

@@ -34,14 +34,14 @@ def main() -> None:
     import torch._dynamo  # noqa: F401  torch's first optimizer would import it with the garbage collector enabled
 
     gc.enable()
-    job, partition = Path(sys.argv[1]), Path(os.environ["DGL_CONF_PATH"]).parent
-    plan, out = json.loads(job.read_text()), job.parent
-    config = TrainConfig.from_dict(plan["train"])
-    checkpoints = CheckpointManager(out / "checkpoint", plan["description"], plan["checkpoint_every"], plan["resume"])
+    job_file, partition = Path(sys.argv[1]), Path(os.environ["DGL_CONF_PATH"]).parent
+    job, out = json.loads(job_file.read_text()), job_file.parent
+    config = TrainConfig.from_dict(job["train"])
+    checkpoints = CheckpointManager(out / "checkpoint", job["description"], job["checkpoint_every"], job["resume"])
     checkpoints.stop = Path(os.environ["TUTORIAL_LOG_DIR"], SAVE_REQUEST_FILE).exists
     keep_freed_memory()
     with open_session(json.loads((partition / "manifest.json").read_text())["graph_name"], seed=config.seed) as session:
-        train_in_job(session, config, partition, out, checkpoints, plan["device"])
+        train_in_job(session, config, partition, out, checkpoints, job["device"])
 
 
 if __name__ == "__main__":

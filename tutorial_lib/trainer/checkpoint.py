@@ -118,8 +118,8 @@ class CheckpointManager:
         ranks = gather((files, (state.loss_sum, state.examples)))
         if is_root:
             written = {name: record for files, _ in ranks for name, record in files.items()}
-            progress = state.step, [sums for _, sums in ranks] if state.step else [], state.seconds
-            manifest = Manifest(folder.name, state.epochs, self.description, written, *progress)
+            sums = [sums for _, sums in ranks] if state.step else []
+            manifest = Manifest(folder.name, state.epochs, self.description, written, state.step, sums, state.seconds)
             manifests.publish_checkpoint(self.folder, manifest)
         # Rank 0 sends this after the new checkpoint is valid. Only then may a machine remove an older one.
         keep = broadcast([kept.folder for kept in manifests.read_manifests(self.folder).values()] if is_root else None)

@@ -27,8 +27,7 @@ class TrainConfig:
         embedding_learning_rate: Learning rate of learnable embeddings.
         negatives: Nodes sampled against each edge, if a task has edges.
         loader: One of pipeline (batches sampled ahead, remote rows cached), dgl (DGL's loader) and auto.
-        cache: Bytes of each trainer for feature rows and adjacency of other machines, in the pipeline, or 0. `plan`
-            estimates how much holds everything.
+        cache: Bytes of each trainer for rows and adjacency of other machines, in the pipeline. See the command `plan`.
         ahead: Batches that are sampled ahead of their use, in the pipeline.
     """
 

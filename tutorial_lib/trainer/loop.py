@@ -1,8 +1,8 @@
 """The training loop for every task, in one process and in a job.
 
 Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. A
-resumed run then samples the batches of an uninterrupted run, exactly with one sampling thread and where no server
-samples or the request carries a seed, see ``rpc.SampleRequest``. DGL's own requests carry none.
+resumed run then samples the batches of an uninterrupted run, if each trainer has one sampling thread and no server
+samples without a seed, see ``rpc.SampleRequest``. DGL's own requests carry none.
 """
 
 import math
@@ -32,7 +32,7 @@ ROWS = 100_000  # outputs that an evaluation reads at a time
 
 @dataclass
 class TrainResult:
-    """Exact scores of a model over all ranks and more files of a run, and in one process how it was trained."""
+    """Exact scores over all ranks and the arrays to save. In a single process, also the epochs and the model."""
 
     val_score: float
     test_score: float
@@ -57,8 +57,7 @@ class TrainResult:
         if self.test_edges:
             np.savez(out / "test_edges.npz", **self.test_edges)
         if self.embeddings is not None:
-            shape = tuple(self.embeddings.shape)
-            rows = np.lib.format.open_memmap(out / "embeddings.npy", mode="w+", dtype=np.float32, shape=shape)
+            rows = np.lib.format.open_memmap(out / "embeddings.npy", "w+", np.float32, tuple(self.embeddings.shape))
             for ids in torch.arange(len(rows)).split(ROWS):
                 rows[self.original[ids.numpy()]] = self.embeddings[ids].numpy()
             rows.flush()
@@ -137,14 +136,19 @@ def check_finite(loss: float, epoch: int, step: int) -> float:
 
 
 def fit(
-    model: nn.Module, task: Any, config: TrainConfig, *, emit: Emit = no_events, saver: CheckpointManager | None = None
+    model: nn.Module,
+    task: Any,
+    config: TrainConfig,
+    *,
+    emit: Emit = no_events,
+    checkpoints: CheckpointManager | None = None,
 ) -> list[EpochResult]:
     """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.
     unwrapped_model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    state = saver.load_latest(unwrapped_model, optimizer, task) if saver else TrainState()
-    stop = saver.stop if saver else lambda: False
+    state = checkpoints.load_latest(unwrapped_model, optimizer, task) if checkpoints else TrainState()
+    stop = checkpoints.stop if checkpoints else lambda: False
     while state.epoch < config.epochs:
         seed_servers(config.seed, state.epoch)
         start, epoch = time.perf_counter(), state.epoch
@@ -160,10 +164,10 @@ def fit(
             if get_rank() == 0:
                 emit("epoch", score=task.score_name, **asdict(result))
             stopped = any_rank(stop())  # an epoch may have fewer than five steps
-        if saver:
+        if checkpoints:
             with span(emit, "checkpoint", epoch=epoch):
-                saver.save(state, unwrapped_model, optimizer, task, last=stopped or state.epoch == config.epochs)
+                checkpoints.save(state, unwrapped_model, optimizer, task, last=stopped or state.epoch == config.epochs)
             if stopped:
-                saver.emit("stopped", **state.position())
+                checkpoints.emit("stopped", **state.position())
                 raise Stopped
     return state.epochs

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, check_file, fsync_path, read_json, write_json
 
-NEWEST, BEFORE = "manifest.json", "manifest-previous.json"
+NEWEST, PREVIOUS = "manifest.json", "manifest-previous.json"
 FORMAT = 4
 # The names that ``CheckpointManager`` gives, and no others
 FOLDER_NAME = re.compile(r"epoch-\d{4,}(-step-\d{6,})?")
@@ -57,7 +57,7 @@ class FoundCheckpoint(NamedTuple):
 
 
 def has_checkpoint(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (NEWEST, BEFORE))
+    return any((folder / name).exists() for name in (NEWEST, PREVIOUS))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -89,7 +89,7 @@ def check_files(
 def read_checkpoint(folder: Path, read: Callable[[Path], Manifest] | None = None) -> FoundCheckpoint:
     """Return the newest checkpoint that ``read`` accepts, by default one whose files on this machine are intact."""
     problems: list[str] = []
-    for name in (NEWEST, BEFORE):
+    for name in (NEWEST, PREVIOUS):
         try:
             manifest = (read or read_manifest)(folder / name)
             if read is None:
@@ -110,10 +110,10 @@ def check_same_settings(saved: Mapping[str, object], settings: Mapping[str, obje
 
 
 def publish_checkpoint(folder: Path, manifest: Manifest) -> None:
-    """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the one before."""
+    """Make a checkpoint the newest one after its files are on the disk. The newest one becomes the previous one."""
     newest = read_manifests(folder).get(NEWEST)  # a damaged or missing checkpoint must not replace an intact one
-    before = {BEFORE: newest} if newest and newest.folder != manifest.folder else {}
-    for name, content in {**before, NEWEST: manifest}.items():
+    previous = {PREVIOUS: newest} if newest and newest.folder != manifest.folder else {}
+    for name, content in {**previous, NEWEST: manifest}.items():
         write_json(folder / name, asdict(content))
         fsync_path(folder)
 
@@ -129,7 +129,7 @@ def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
 
 def read_manifests(folder: Path) -> dict[str, Manifest]:
     manifests = {}
-    for name in (NEWEST, BEFORE):
+    for name in (NEWEST, PREVIOUS):
         with contextlib.suppress(InputError):
             manifests[name] = read_manifest(folder / name)
     return manifests

@@ -53,7 +53,7 @@ def parse_wire(text: str | None) -> int | None:
 
 
 class EmulatedBackend(Backend):
-    """``with EmulatedBackend(2, wire="1gbit") as cluster: cluster.popen(cluster.machines[0], ["hostname"])``.
+    """``with EmulatedBackend(2, wire="1gbit") as backend: backend.popen(backend.machines[0], ["hostname"])``.
 
     Args:
         count: number of machines, 1 to 64.

@@ -152,7 +152,8 @@ def main() -> None:
     if "action" in plan:
         return change_link(**plan)
     options = {"prefix": f"tutorial_lib-{os.getuid()}-machines-", "dir": os.environ.get("TMPDIR", "/var/tmp")}
-    with tempfile.TemporaryDirectory(**options, ignore_cleanup_errors=True) as plan["folder"]:
+    with tempfile.TemporaryDirectory(**options, ignore_cleanup_errors=True) as folder:
+        plan["folder"] = folder
         try:
             try:
                 ns.unshare("pid")  # root needs no user namespace, and keeps its rights on files of others without one

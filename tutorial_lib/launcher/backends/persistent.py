@@ -69,7 +69,7 @@ def describe_machines(name: str) -> SimpleNamespace:
 
 
 class PersistentBackend(EmulatedBackend):
-    """Persistent machines. A job enters them, and a command that runs beside a job does not."""
+    """Persistent machines. Entering locks them for a job. Other commands use them without the lock."""
 
     def __init__(self, name: str = DEFAULT_NAME, count: int | None = None) -> None:
         state = describe_machines(name)
@@ -112,21 +112,21 @@ def start_machines(
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,30}", name):
         raise InputError(f"{name!r} is not a name for machines", "Use up to 31 letters, digits, - and _, as in lab-2.")
     end_time, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
-    cluster = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
+    backend = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     (path := _path_of(name)).parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("a+") as registration:
         if try_lock(registration.fileno()) is False:
             remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
             raise InputError(f"machines named {name!r} are running", remedy)
         registration.truncate(0)
-        cluster.registration = registration
-        with cluster:
-            state = {"name": name, "ends": end_time, "pid": cluster.pid, "pids": cluster.pids, "own_disks": own_disks}
-            state |= {"machines": [machine.name for machine in cluster.machines], "folder": str(cluster.folder)}
-            state |= {"addresses": [machine.address for machine in cluster.machines], "cut": [False] * count}
-            state |= {"wires": [wire] * count, "ssh_config": _write_ssh_config(cluster) if ssh else None}
+        backend.registration = registration
+        with backend:
+            state = {"name": name, "ends": end_time, "pid": backend.pid, "pids": backend.pids, "own_disks": own_disks}
+            state |= {"machines": [machine.name for machine in backend.machines], "folder": str(backend.folder)}
+            state |= {"addresses": [machine.address for machine in backend.machines], "cut": [False] * count}
+            state |= {"wires": [wire] * count, "ssh_config": _write_ssh_config(backend) if ssh else None}
             print(json.dumps(state), file=registration, flush=True)
-            cluster.keep_running(end_time)
+            backend.keep_running(end_time)
     return describe_machines(name)
 
 
@@ -144,13 +144,13 @@ def find_program(name: str) -> str | None:
     return shutil.which(name, path=f"{folders}:{re.sub('/bin(?=:|$)', '/sbin', folders)}")
 
 
-def _write_ssh_config(cluster: EmulatedBackend) -> str:
+def _write_ssh_config(backend: EmulatedBackend) -> str:
     """Write a configuration with which ``ssh -F CONFIG machine-0`` reaches the machines, and return its path.
 
     The network of this computer does not reach them. So for each connection, ssh starts a server on the machine, and
     talks to it over pipes. One key identifies the servers and the user.
     """
-    sshd, folder = find_program("sshd"), cluster.folder / "ssh"
+    sshd, folder = find_program("sshd"), backend.folder / "ssh"
     if sshd is None or find_program("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")
     folder.mkdir()
@@ -163,10 +163,10 @@ def _write_ssh_config(cluster: EmulatedBackend) -> str:
     # Only this user can start the servers, so nobody can imitate one.
     lines = [f"User {pwd.getpwuid(os.getuid()).pw_name}", f"IdentityFile {folder}/key", "IdentitiesOnly yes"]
     lines += ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", "LogLevel ERROR"]
-    for machine in cluster.machines:
-        if machine in cluster.separate:
-            shutil.copytree(folder, cluster.on_disk(machine, folder))
-        proxy = cluster.command(machine, [sshd, "-i", "-f", f"{folder}/sshd_config"], "/", as_user=True)
+    for machine in backend.machines:
+        if machine in backend.separate:
+            shutil.copytree(folder, backend.on_disk(machine, folder))
+        proxy = backend.command(machine, [sshd, "-i", "-f", f"{folder}/sshd_config"], "/", as_user=True)
         lines += [f"Host {machine.name} {machine.address}", f"    ProxyCommand {shlex.join(proxy).replace('%', '%%')}"]
     (folder / "ssh_config").write_text("\n".join([*lines, ""]))
     return f"{folder}/ssh_config"

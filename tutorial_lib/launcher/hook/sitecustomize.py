@@ -39,7 +39,7 @@ def find_role():
     if "--multiprocessing-fork" in sys.orig_argv:  # spawned by a rank
         roles = json.loads(os.environ.get("TUTORIAL_WORKER_ROLES", "{}"))
         matching = [role for name, role in roles.items() if os.environ.get(name, "0") != "0"]
-        return [*matching, "worker"][0], os.environ.get("LOCAL_RANK", "0")
+        return matching[0] if matching else "worker", os.environ.get("LOCAL_RANK", "0")
     in_job = os.getsid(0) in (os.getpid(), os.getppid() if "TUTORIAL_SHELL" in os.environ else 0)
     return (os.environ.get("TUTORIAL_ROLE"), os.environ.get("TUTORIAL_INDEX")) if in_job else (None, None)
 
