@@ -1,6 +1,7 @@
 """The pieces that learners write: the notebooks are not stale, the public tests are sharp, and check keeps its word."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,15 +20,21 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "notebooks" / "scripts"
 PIECES = sorted(path.stem.removeprefix("test_") for path in (SCRIPTS / "tests").glob("test_*.py"))
 WRONG = yaml.safe_load((Path(__file__).parent / "wrong.yaml").read_text())
-# Runs the public tests on each of the given folders, in forks of one process that has imported DGL.
+# Runs the public tests on each of the given folders until one fails, in forks of one process that has imported DGL.
+# Tests that name the changed function come first: a wrong body mostly fails there, and the other tests need no time.
 DRIVER = """
-import os, signal, sys
+import inspect, os, signal, sys
 import dgl, pytest, torch
-for folder in sys.argv[2:]:
+
+class ByName:
+    def pytest_collection_modifyitems(self, items):
+        items.sort(key=lambda item: name.rsplit(".")[-1] not in inspect.getsource(item.function))
+
+for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
     if (pid := os.fork()) == 0:
         signal.alarm(200)
         words = ["-x", "-q", "-o", f"pythonpath={folder} scripts", f"scripts/tests/test_{sys.argv[1]}.py"]
-        os._exit(pytest.main(words))
+        os._exit(pytest.main(words, [ByName()]))
     print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
@@ -55,13 +62,15 @@ def fill(piece: str, solution: str) -> str:
     return "\n".join([*imports, *lines]) + "\n"
 
 
-def exit_codes(piece: str, sources: list[str], folder: Path) -> list[int]:
-    folders = [folder / str(number) for number in range(len(sources))]
-    for path, source in zip(folders, sources, strict=True):
-        path.mkdir()
+def exit_codes(piece: str, sources: list[tuple[str, str]], folder: Path) -> list[int]:
+    """Return pytest's exit code for each of several sources of a piece, given with the name of a function in it."""
+    command = [sys.executable, "-c", DRIVER, piece]
+    for number, (source, name) in enumerate(sources):
+        (path := folder / str(number)).mkdir()
         (path / f"{piece}.py").write_text(source)
-    command = [sys.executable, "-c", DRIVER, piece, *map(str, folders)]
-    done = subprocess.run(command, cwd=SCRIPTS.parent, capture_output=True, text=True, timeout=880)
+        command += [str(path), name]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=SCRIPTS.parent, env=environment, capture_output=True, text=True, timeout=880)
     return [int(code) for code in re.findall(r"^exit code (-?\d+)$", done.stdout, re.MULTILINE)]
 
 
@@ -104,12 +113,12 @@ def test_the_public_tests_accept_solutions_and_reject_wrong_bodies(piece, tmp_pa
     source, holes = (SCRIPTS / f"{piece}.py").read_text(), holes_of(piece)
     assert sorted(WRONG[piece]) == sorted(holes)
     assert min(len(changes) for changes in WRONG[piece].values()) >= 3
-    changes = [pair for hole in holes for change in WRONG[piece][hole] for pair in change.items()]
-    assert [old for old, _ in changes if source.count(old) == 0] == []
+    changes = [(hole, *pair) for hole in holes for change in WRONG[piece][hole] for pair in change.items()]
+    assert [old for _, old, _ in changes if source.count(old) == 0] == []
     second = (Path(__file__).parent / "second" / f"{piece}.py").read_text()
-    right = [source, fill(piece, second)]
-    wrong = [make_holes.make_holes(source, holes), *(source.replace(old, new) for old, new in changes)]
-    codes = exit_codes(piece, [*right, *wrong], tmp_path)
+    whole = [source, fill(piece, second), make_holes.make_holes(source, holes)]
+    wrong = [(source.replace(old, new), hole) for hole, old, new in changes]
+    codes = exit_codes(piece, [*((text, holes[0]) for text in whole), *wrong], tmp_path)
     assert codes[:2] == [0, 0]
     passing = [change for change, code in zip(["holes", *changes], codes[2:], strict=True) if code != 1]
     assert passing == []
