@@ -70,6 +70,19 @@ def test_a_silent_agent_and_a_stall(watcher, clock):
     assert checks(watcher, clock, 2).startswith("agent on a: sent no message for 30 s")
 
 
+def test_a_stall_with_an_agent_that_does_not_answer(watcher, clock):
+    """L18. The time limit of a stall can be shorter than that of silence, and the silent machine is the cause."""
+    watcher.limits = Limits(stall=6, silence=30)
+    watcher._stacks = {0: []}
+
+    def receive(_seconds: float) -> list[tuple[int, Message]]:
+        clock[0] += 1
+        return [(0, Heartbeat(False, 0, 0.0))]
+
+    watcher.agents.receive = receive
+    assert checks(watcher, clock, 10).startswith("agent on b: sent no message for 8 s")
+
+
 class Line:
     """The agent's end of its connection: the commands that the coordinator sends, and the messages that it gets."""
 

@@ -202,15 +202,19 @@ class Coordinator:
         if now - self._last_ping > PING_SECONDS:
             self._last_ping = now
             self.agents.send_all(msg.Command("save" if self._save_deadline < math.inf else "ping"))
-        for index in sorted(self.agents.open):
-            if now - self._last_messages[index] > (limit := self.limits.silence):
-                cause = f"sent no message for {limit:g} s: the machine or its network is down or frozen"
-                raise JobFailed(self.spec, index, "agent", 0, cause)
+        self._blame_silent_agents(self.limits.silence)
         if self.limits.stall is not None and now - self._last_progress > self.limits.stall:
             self.agents.send_all(msg.Command("stacks"))
-            # A failure that arrives only now is the cause of the stall.
-            self._handle_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS)
+            # A failure that arrives only now is the cause of the stall, and so is an agent that does not answer.
+            if not self._handle_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS):
+                self._blame_silent_agents(STACKS_SECONDS)
             raise stall_failure(self.spec, self.limits.stall, self._stacks)
+
+    def _blame_silent_agents(self, limit: float) -> None:
+        for index in sorted(self.agents.open):
+            if time.monotonic() - self._last_messages[index] > limit:
+                cause = f"sent no message for {limit:g} s: the machine or its network is down or frozen"
+                raise JobFailed(self.spec, index, "agent", 0, cause)
 
     def _handle(self, index: int, message: msg.Message) -> None:
         machine = self.spec.machines[index].name
