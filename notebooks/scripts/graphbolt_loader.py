@@ -16,10 +16,10 @@ SPLITS = {"train": "train_mask", "validation": "val_mask", "test": "test_mask"}
 def write_dataset(graph, folder):
     """Write a data set that ``gb.OnDiskDataset`` can open.
 
-    Save ``edges.npy`` (2, E, sources and destinations), ``feat.npy`` (N, width), and for each name in ``SPLITS`` the IDs
-    and the labels of its nodes (int64), such as ``train-seed_nodes.npy`` and ``train-labels.npy``. Write
-    ``metadata.yaml`` with the keys that the lesson prints in the section "A data set on disk". Its paths are relative to
-    the folder, and the number of classes is the largest label plus one. ``yaml.safe_dump`` returns the text of a
+    Save ``edges.npy`` (2, E, sources and destinations), ``feat.npy`` (N, width), and for each name in ``SPLITS`` the
+    IDs and the labels of its nodes (int64), such as ``train-seed_nodes.npy`` and ``train-labels.npy``. Write
+    ``metadata.yaml`` with the keys that the lesson prints in the section "A data set on disk". Its paths are relative
+    to the folder, and the number of classes is the largest label plus one. ``yaml.safe_dump`` returns the text of a
     dictionary.
 
     Args:
