@@ -14,7 +14,7 @@ from support.plots.style import LOOKS, bare, cells, drawing, figure, named_rows
 Batches = Sequence[Sequence[int]]
 STAGES = (
     ("ItemSampler", "seed_nodes\nlabels", "selects items"),
-    ("copy_to", "(moves them)", "to this rank's\ndevice"),
+    ("copy_to", "(no new data)", "to this rank's\ndevice"),
     ("sample_neighbor", "sampled_subgraphs\ninput_nodes", "samples hop\nby hop"),
     ("fetch_feature", "node_features", "reads rows of\nthe input nodes"),
     ("your loop", "blocks, built\nat each access", "forward, backward"),
