@@ -26,7 +26,7 @@ def open_dataset(folder, in_memory):
     return dataset.load()
 
 
-def look(rank, queue, sent, folder):
+def report_locations(rank, queue, sent, folder):
     """Report the locations of graph and features for the received data set and for two that this rank opens."""
     for title, dataset in (
         ("each rank opens the path, in_memory: true", open_dataset(folder, True)),
@@ -42,10 +42,10 @@ if __name__ == "__main__":
         mp.set_sharing_strategy(strategy)
         queue = mp.get_context("spawn").SimpleQueue()
         try:
-            mp.spawn(look, (queue, dataset, sys.argv[1]), nprocs=2)
+            mp.spawn(report_locations, (queue, dataset, sys.argv[1]), nprocs=2)
         except mp.ProcessExitedException as error:
             print(f"{strategy}: {error}", flush=True)
-    places = [queue.get() for _ in range(6)]
-    for title in dict.fromkeys(place[0] for place in places):
-        graphs, features = zip(*(where for name, *where in places if name == title))
+    locations = [queue.get() for _ in range(6)]
+    for title in dict.fromkeys(location[0] for location in locations):
+        graphs, features = zip(*(where for name, *where in locations if name == title))
         print(f"{title:42} {len(set(graphs))} of the graph, {len(set(features))} of the features")

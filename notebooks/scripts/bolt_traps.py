@@ -18,7 +18,7 @@ def pipeline():
     return gb.ItemSampler(ITEMS, batch_size=2)
 
 
-def say(*words):
+def print_by_rank(*words):
     """Print the words of each rank, in the order of the ranks."""
     for rank in range(dist.get_world_size()):
         if rank == dist.get_rank():
@@ -46,10 +46,10 @@ if sys.argv[1] == "alone":
         list(gb.DataLoader(pipeline()))
     dist.barrier()
 else:
-    say("the pipeline itself", [batch.seed_nodes.tolist() for batch in pipeline()])
-    say("in gb.DataLoader   ", [batch.seed_nodes.tolist() for batch in gb.DataLoader(pipeline())])
-    say("new files per pass, the pipeline itself", files_per_pass(iter, 4))
-    say("new files per pass, gb.DataLoader      ", files_per_pass(gb.DataLoader, 4))
+    print_by_rank("the pipeline itself", [batch.seed_nodes.tolist() for batch in pipeline()])
+    print_by_rank("in gb.DataLoader   ", [batch.seed_nodes.tolist() for batch in gb.DataLoader(pipeline())])
+    print_by_rank("new files per pass, the pipeline itself", files_per_pass(iter, 4))
+    print_by_rank("new files per pass, gb.DataLoader      ", files_per_pass(gb.DataLoader, 4))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 60, hard))  # allow 60 more files
     print(f"passes without the loader: {len(files_per_pass(iter, 60))}\n", end="", flush=True)

@@ -14,12 +14,13 @@ SPLITS = {"train": "train_mask", "validation": "val_mask", "test": "test_mask"}
 
 
 def write_dataset(graph, folder):
-    """Write a data set that ``gb.OnDiskDataset`` can open. The lesson shows the keys of ``metadata.yaml``.
+    """Write a data set that ``gb.OnDiskDataset`` can open.
 
-    Save ``edges.npy`` (2, E), ``feat.npy`` (N, width), and for each name in ``SPLITS`` the IDs and the labels of its
-    nodes (int64), such as ``train-seed_nodes.npy`` and ``train-labels.npy``. The paths in ``metadata.yaml`` are
-    relative to the folder. ``yaml.safe_dump`` returns the text of a dictionary. The number of classes is the largest
-    label plus one.
+    Save ``edges.npy`` (2, E, sources and destinations), ``feat.npy`` (N, width), and for each name in ``SPLITS`` the
+    IDs and the labels of its nodes (int64), such as ``train-seed_nodes.npy`` and ``train-labels.npy``. Write
+    ``metadata.yaml`` with the keys that the lesson prints in the section "A data set on disk". Its paths are relative
+    to the folder, and the number of classes is the largest label plus one. ``yaml.safe_dump`` returns the text of a
+    dictionary.
 
     Args:
         graph: DGLGraph with the node data feat, label, train_mask, val_mask and test_mask (bool).
@@ -82,8 +83,8 @@ def make_source(itemset, rows):
 def rank_pipeline(source, dataset, fanouts, device="cpu", stage=None):
     """Return the pipeline of one rank, in which each stage changes the mini-batches of the previous stage.
 
-    The stages copy the batch to the device (with its seed nodes, see ``extra_attrs``), sample neighbors, fetch the
-    feature "feat", and call ``stage`` (with ``transform``) if it is not None.
+    The stages are ``copy_to``, ``sample_neighbor``, ``fetch_feature`` for the feature "feat", and ``transform`` with
+    ``stage`` if it is not None. ``copy_to`` moves the seed nodes only if the list ``extra_attrs`` contains their name.
 
     Args:
         source: datapipe of mini-batches with seed nodes and labels, such as ``gb.ItemSampler`` or ``make_source``.
@@ -101,7 +102,8 @@ def train_epoch(model, optimizer, batches, sizes):
     """Train one epoch and return the sum of the cross-entropy over this rank's seed nodes, and their number.
 
     As in lesson 06, each step uses the gradient of the mean loss over the seed nodes of **all** ranks, and a rank
-    without seed nodes makes the step, too. ``batch.blocks`` creates new blocks at each access, so read it once.
+    without seed nodes makes the step, too. The model computes the scores from ``batch.blocks`` and
+    ``batch.node_features["feat"]``. ``batch.blocks`` creates new blocks at each access, so read it once.
 
     Args:
         model: GraphSAGE in DistributedDataParallel.

@@ -89,14 +89,12 @@ def main(args):
         if rank == 0:
             print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {accuracy:.4f}  {seconds:.2f} s", flush=True)
     if rank == 0:
-        batch = gb.MiniBatch(
-            input_nodes=graph.nodes(), node_features={"feat": dataset.feature.read("node", None, "feat")}
-        )
+        every_row = {"feat": dataset.feature.read("node", None, "feat")}
+        batch = gb.MiniBatch(input_nodes=graph.nodes(), node_features=every_row)
         features = (stage(batch) if stage else batch).node_features["feat"]
         model.module.cpu().load_state_dict(torch.load(args.out, map_location="cpu"))
-        print(
-            f"best model: test accuracy {exact_accuracy(model.module, graph, features, task.test_set):.4f}", flush=True
-        )
+        accuracy = exact_accuracy(model.module, graph, features, task.test_set)
+        print(f"best model: test accuracy {accuracy:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from support.processes import fork
 batches_per_rank = solutions("08").batches_per_rank
 
 COUNTS_OF_RANKS = {
-    "second stub": (lambda *_: None, r"got       None\n  expected  \[2, 2, 2, 2\]"),
+    "stub": (lambda *_: None, r"got       None\n  expected  \[2, 2, 2, 2\]"),
     "items shared out": (lambda n, r, b, *_: [-(-n // r // b)] * r, r"got .*\n  expected  \[3, 3, 2, 2\]\n  hint"),
     "ignores options": (lambda n, r, b, *_: batches_per_rank(n, r, b, False, False), "drop_last=True"),
     "ignores drop_last": (lambda n, r, b, _, even: batches_per_rank(n, r, b, False, even), "drop_last=True"),

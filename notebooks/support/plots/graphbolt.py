@@ -13,11 +13,11 @@ from support.plots.style import LOOKS, bare, cells, drawing, figure, named_rows
 
 Batches = Sequence[Sequence[int]]
 STAGES = (
-    ("ItemSampler", "seed_nodes\nlabels", "picks items"),
-    ("copy_to", "(moves them)", "to this rank's\ndevice"),
-    ("sample_neighbor", "sampled_subgraphs\ninput_nodes", "draws hop by hop"),
+    ("ItemSampler", "seed_nodes\nlabels", "selects items"),
+    ("copy_to", "(no new data)", "to this rank's\ndevice"),
+    ("sample_neighbor", "sampled_subgraphs\ninput_nodes", "samples hop\nby hop"),
     ("fetch_feature", "node_features", "reads rows of\nthe input nodes"),
-    ("your loop", "blocks: made\nwhen you ask", "forward, backward"),
+    ("your loop", "blocks, built\nat each access", "forward, backward"),
 )
 
 
@@ -68,7 +68,7 @@ def replicas(shares: Sequence[Sequence[int]], settings: Mapping[str, Sequence[Ba
         ax.set_yticks(range(len(ranks)), [f"rank {rank}: {len(b)}" for rank, b in enumerate(ranks)])
         ax.set(xlim=(-0.7, count - 0.3), ylim=(len(ranks) - 0.4, -0.6), xticks=[], title=title)
         bare(ax)
-    fig.supxlabel("number behind the rank: its batches; blue and sand: batches in turn; crossed out: left out")
+    fig.supxlabel("number behind the rank: its batches. Blue and sand: alternating batches. Crossed out: dropped items")
     return fig
 
 
@@ -86,8 +86,8 @@ def classes_seen(panels: Mapping[str, np.ndarray]) -> Figure:
         named_rows(ax, "rank", len(counts))
         ax.set_title(title)
         cells(ax, counts.shape[1], len(counts), 0.4)
-    axes[-1].set(xlabel="classes that occur among the training nodes, in order of their number", xticks=[])
-    fig.colorbar(axes[-1].images[0], ax=axes, label="part of the class\nthat the rank sees")
+    axes[-1].set(xlabel="classes of the training nodes, ordered by their IDs", xticks=[])
+    fig.colorbar(axes[-1].images[0], ax=axes, label="share of the class\nthat the rank sees")
     return fig
 
 
@@ -95,13 +95,13 @@ def repeats(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """Draw each repetition of each loader as a point, and the median as a line, with one panel per measurement.
 
     Args:
-        panels: title -> loader -> seconds.
+        panels: title -> loader -> milliseconds per batch.
     """
     fig, axes = figure(10.5, 2.6, 1, len(panels), sharey=True, squeeze=False)
     for ax, (title, loaders) in zip(axes.flat, panels.items(), strict=True):
-        for row, (seconds, (color, marker, _)) in enumerate(zip(loaders.values(), LOOKS, strict=False)):
-            ax.plot(seconds, [row] * len(seconds), marker, color=color, ms=6, alpha=0.7)
-            ax.plot([np.median(seconds)] * 2, [row - 0.3, row + 0.3], color=color, lw=2)
+        for row, (times, (color, marker, _)) in enumerate(zip(loaders.values(), LOOKS, strict=False)):
+            ax.plot(times, [row] * len(times), marker, color=color, ms=6, alpha=0.7)
+            ax.plot([np.median(times)] * 2, [row - 0.3, row + 0.3], color=color, lw=2)
         ax.set_yticks(range(len(loaders)), list(loaders))
-        ax.set(title=title, xlabel="seconds", xlim=(0, None), ylim=(len(loaders) - 0.5, -0.5))
+        ax.set(title=title, xlabel="milliseconds per batch", xlim=(0, None), ylim=(len(loaders) - 0.5, -0.5))
     return fig
