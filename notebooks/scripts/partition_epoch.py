@@ -17,17 +17,17 @@ from sampling import BatchSampler, NodeLoader
 from support.lessons.multi_machine_wire import set_wire
 
 
-def train_epoch(g, loader, model, optimizer, end_of, rows):
-    """Train an epoch. Count the rows of the batches in ``rows``, and call ``end_of`` after each phase of a step."""
+def train_epoch(g, loader, model, optimizer, end_phase, rows):
+    """Train an epoch. Add the rows of its batches to ``rows``, and call ``end_phase`` after each phase of a step."""
     book = g.get_partition_book()
     for inputs, seeds, blocks in loader:
-        end_of("sample")
+        end_phase("sample")
         x, y = g.ndata["feat"][inputs], g.ndata["label"][seeds]
-        end_of("pull")
+        end_phase("pull")
         optimizer.zero_grad()
         F.cross_entropy(model(blocks, x), y).backward()
         optimizer.step()
-        end_of("update")
+        end_phase("update")
         rows.update(steps=1, inputs=len(inputs), remote=int((book.nid2partid(inputs) != book.partid).sum()))
 
 

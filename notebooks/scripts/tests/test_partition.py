@@ -83,7 +83,7 @@ def test_the_order_counts():
 
 @pytest.mark.parametrize(("parts", "expected"), [(2, [0, 0, 0, 1, 1, 1]), (3, [0, 0, 1, 1, 2, 2])])
 def test_full_parts(parts, expected):
-    """All nodes are neighbors. A part with N / parts nodes has the score 0, and the smallest of equal parts wins."""
+    """Each node is a neighbor of all others. The score of a part becomes 0 when the part has N / parts nodes."""
     everyone = adjacency([[other for other in range(6) if other != node] for node in range(6)])
     got = stream_partition(*everyone, parts, torch.arange(6)).tolist()
     assert got == expected
@@ -172,8 +172,12 @@ def test_seconds_of_an_epoch(compute, mbit, expected):
 
 
 def test_ranks_agree():
-    """Every rank returns the smallest number of all ranks. Use all_reduce with dist.ReduceOp.MIN."""
-    numbers = [8, 7, 9]
-    got = fork(lambda rank, _size: agree_on_steps(numbers[rank]), 3, backend="gloo", threads=1, timeout=30, echo=False)
-    expected = [7, 7, 7]
+    """In three calls, another rank has the smallest number each time, and every rank must return this number."""
+    calls = [[8, 7, 9], [7, 9, 8], [9, 8, 7]]
+
+    def agree(rank, _size):
+        return [agree_on_steps(steps[rank]) for steps in calls]
+
+    got = fork(agree, 3, backend="gloo", threads=1, timeout=30, echo=False)
+    expected = [[7, 7, 7]] * 3
     assert got == expected

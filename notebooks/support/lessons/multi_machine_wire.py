@@ -1,11 +1,11 @@
-"""Lesson 10: a rank changes the bandwidth of its machine between two epochs of a job."""
+"""Lessons 04 and 10: a rank changes the bandwidth of its machine between two epochs of a job."""
 
 from pyroute2 import IPRoute
 
 from tutorial_lib.launcher.backends.emulated import parse_wire
 
 HANDLE, ROOT = 0x10000, 0xFFFFFFFF
-BURST = 256 * 1024  # bytes that may be sent at once
+MOST_AT_ONCE = 256 * 1024  # bytes
 
 
 def set_wire(speed: str, interface: str = "eth0") -> None:
@@ -14,6 +14,7 @@ def set_wire(speed: str, interface: str = "eth0") -> None:
     with IPRoute() as ip:
         (index,) = ip.link_lookup(ifname=interface)
         if rate is not None:
-            ip.tc("replace", "tbf", index, HANDLE, rate=rate, burst=BURST, limit=BURST + int(0.4 * rate))
+            burst = min(MOST_AT_ONCE, rate // 100)  # the bytes of 10 ms, because more would hide short transfers
+            ip.tc("replace", "tbf", index, HANDLE, rate=rate, burst=burst, limit=burst + int(0.4 * rate))
         elif any(limited["handle"] == HANDLE for limited in ip.get_qdiscs(index)):
             ip.tc("del", index=index, handle=HANDLE, parent=ROOT)

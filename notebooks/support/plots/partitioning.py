@@ -94,10 +94,10 @@ def renumbering(node_map: Any, ranges: Sequence[Sequence[int]]) -> Figure:
                 ax.add_patch(Rectangle((x - 0.45, y), 0.9, 0.24, facecolor=COLORS[part], edgecolor="none"))
         low, high = first - 0.45, end - 0.55
         ax.plot([low, low, high, high], [-0.3, -0.36, -0.36, -0.3], color=INK, lw=1)
-        text = f"part {part}: new ids {first} to {end - 1}"
+        text = f"part {part}: new IDs {first} to {end - 1}"
         write(ax, (low + high) / 2, -0.42, text, va="top")
     last = len(node_map) - 1
-    ax.text(-0.45, 1.3, f"original ids 0 to {last}, the parts mixed", ha="left", va="bottom")
+    ax.text(-0.45, 1.3, f"original IDs 0 to {last}, the parts mixed", ha="left", va="bottom")
     return fig
 
 
