@@ -32,10 +32,10 @@ def start_ranks(function, world_size, *args):
 
 
 def first_failure(processes, seconds):
-    """Wait until all processes have ended or one has failed, and end the others, also before raising an error.
+    """Wait until all processes have ended or one has failed. Kill the others, also before an error is raised.
 
     Args:
-        processes: list of ``multiprocessing`` processes. Each one fails with any exit code except 0.
+        processes: list of ``multiprocessing`` processes. A process with an exit code other than 0 has failed.
 
     Returns:
         Position in the list and exit code of the process that failed, or None if all ended with exit code 0.
