@@ -70,10 +70,11 @@ def watch(plan, seconds):
         result = pitfalls.first_failure(processes, seconds)
     except TimeoutError:
         result = "TimeoutError"
-    late, alive = time.monotonic() - start > 20, [number for number, p in enumerate(processes) if p.is_alive()]
-    for process in processes:
-        process.kill()
-        process.join()
+    finally:
+        late, alive = time.monotonic() - start > 20, [number for number, p in enumerate(processes) if p.is_alive()]
+        for process in processes:
+            process.kill()
+            process.join()
     return result, late, alive
 
 
