@@ -22,7 +22,7 @@ WRONG = yaml.safe_load((Path(__file__).parent / "wrong.yaml").read_text())
 # Runs the public tests on each of the given folders, in forks of one process that has imported DGL.
 DRIVER = """
 import os, signal, sys
-import dgl, pytest, torch
+import dgl, pytest, torch, torch._dynamo  # the first optimizer would import _dynamo in each fork
 for folder in sys.argv[2:]:
     if (pid := os.fork()) == 0:
         signal.alarm(200)
