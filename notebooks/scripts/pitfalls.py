@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 
 def start_ranks(function, world_size, *args):
-    """Start the ranks of a job and return their processes in a list. Do not wait for them.
+    """Start the ranks of a job and return a list of their ``multiprocessing`` processes. Do not wait for them.
 
-    Rank r calls ``function(r, world_size, port, threads, *args)`` in a fresh interpreter, so nothing that this process
-    has done with OpenMP or CUDA affects a rank. All ranks of a job get the same ``port`` of 127.0.0.1, which no
-    program uses. ``threads`` is the fair share of the CPUs in ``os.sched_getaffinity(0)``, rounded down, at least 1.
+    Rank r calls ``function(r, world_size, port, threads, *args)`` in a fresh interpreter, so the use of OpenMP or CUDA
+    in this process does not affect a rank. All ranks of a job get the same ``port``, a free port of 127.0.0.1.
+    ``threads`` is the fair share of the CPUs in ``os.sched_getaffinity(0)``, rounded down, but at least 1.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:  # port 0 lets the kernel choose a free port
         port = server.getsockname()[1]
@@ -32,7 +32,10 @@ def start_ranks(function, world_size, *args):
 
 
 def first_failure(processes, seconds):
-    """Wait until all processes have ended or one has failed. In every case, no process runs afterwards.
+    """Wait until all processes have ended or one has failed. Kill the others, also before an error is raised.
+
+    Args:
+        processes: list of ``multiprocessing`` processes. A process with an exit code other than 0 has failed.
 
     Returns:
         Position in the list and exit code of the process that failed, or None if all ended with exit code 0.
@@ -60,9 +63,10 @@ def first_failure(processes, seconds):
 def random_epoch(ids, seed, epoch, rank, world_size):
     """Return the nodes of this rank in an epoch, and seed the random numbers of this rank.
 
-    All ranks shuffle ``ids`` alike. The order depends only on the seed and the epoch. Rank r takes the positions r,
-    r + world_size, and so on. Dropout uses the global generator of torch. Seed this generator with a number that
-    differs for each (seed, epoch, rank). Epochs and ranks are below 1,000. Equal arguments repeat all numbers.
+    All ranks shuffle ``ids`` in the same order, which depends only on the seed and the epoch. Rank r takes the
+    positions r, r + world_size, and so on. Dropout uses the global generator of torch. Seed this generator with a
+    number that differs for each (seed, epoch, rank). Epochs and ranks are below 1,000. Equal arguments repeat all
+    numbers.
     """
     shared = torch.Generator().manual_seed(1000 * seed + epoch)
     order = ids[torch.randperm(len(ids), generator=shared)]
@@ -74,7 +78,7 @@ def train_joined(model, optimizer, batches, loss_of):
     """Train until no rank has a batch left, and return the number of steps (int), which is equal on all ranks.
 
     In each step, the gradient is the mean over the ranks that still have a batch. A rank without a batch contributes
-    zeros, but it makes the same step of its optimizer. All ranks start with equal weights and end with equal weights.
+    zeros, and its optimizer makes the same step. The weights of all ranks are equal at the start and after each step.
 
     Args:
         model: a module without DistributedDataParallel. A gradient that is None on this rank counts as zeros.
@@ -121,10 +125,11 @@ class Watchdog:
         self.thread.join(5)
 
     def watch(self):
-        """Wait for ``progress`` and clear it, until ``end`` is true. This method runs in the watchdog's thread.
+        """Wait for ``progress``, which ``step`` sets, and clear it. Repeat this until ``end`` is true.
 
-        Call ``print_stacks`` if no step occurs within ``seconds``. Then wait for the next step without a limit, so
-        a program that waits forever prints its stacks once. ``progress.wait(seconds)`` returns False after this time.
+        This method runs in the watchdog's thread. Call ``print_stacks`` if no step occurs within ``seconds``. Then wait
+        for the next step without a limit, so a program that waits forever prints its stacks once.
+        ``progress.wait(seconds)`` returns False after this time.
         """
         while not self.end:
             if not self.progress.wait(self.seconds):
@@ -133,10 +138,11 @@ class Watchdog:
             self.progress.clear()
 
     def print_stacks(self):
-        """Write the variable RANK and the stacks of all threads except this one, in one ``write``, and flush the file.
+        """Write the stacks of all threads except this one to ``file``, in one call of ``write``, and flush the file.
 
-        The first line is "rank R: no step for S s". A line "thread NAME" precedes each stack. ``sys._current_frames()``
-        returns frames by thread ID, and ``traceback.format_stack(frame)`` returns lines.
+        The first line is "rank R: no step for S s", where R is the environment variable RANK. A line "thread NAME"
+        precedes each stack. ``sys._current_frames()`` returns frames by thread ID, ``threading.enumerate()`` lists the
+        threads, and ``traceback.format_stack(frame)`` returns lines.
         """
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         lines = [f"rank {os.environ.get('RANK')}: no step for {self.seconds} s\n"]

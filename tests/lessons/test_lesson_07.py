@@ -51,11 +51,8 @@ def logs(out: Path, name: str, ranks: int) -> list[str]:
 def test_the_first_program_hangs(out):
     """Rank 1 waits for bytes of rank 2, and the others wait in an all-reduce, by the stacks that the ranks print."""
     pids = sealed.start("hang", 3)
-    end = time.monotonic() + 100
-    while not all("step 7: computes" in text for text in logs(out, "hang", 3)[::2]):
-        assert time.monotonic() < end, logs(out, "hang", 3)
-        time.sleep(0.1)
-    time.sleep(1)
+    sealed.wait_until_quiet("hang", 2)
+    assert all("step 7: computes" in text for text in logs(out, "hang", 3)[::2])
     for pid in pids:
         os.kill(pid, 10)
     time.sleep(1)

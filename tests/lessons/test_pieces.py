@@ -24,7 +24,7 @@ WRONG = yaml.safe_load((Path(__file__).parent / "wrong.yaml").read_text())
 # Tests that name the changed function come first: a wrong body mostly fails there, and the other tests need no time.
 DRIVER = """
 import inspect, os, signal, sys
-import dgl, pytest, torch
+import dgl, pytest, torch, torch._dynamo  # the first optimizer would import _dynamo in each fork
 
 class ByName:
     def pytest_collection_modifyitems(self, items):

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -52,6 +53,16 @@ def wait(seconds: float) -> None:
     """
     for process in RUNNING:
         process.wait(seconds)
+
+
+def wait_until_quiet(name: str, seconds: float, limit: float = 100) -> None:
+    """Wait until all ranks have written to their logs and no log has grown for some seconds, or until the limit."""
+    sizes, end = None, time.monotonic() + limit
+    while time.monotonic() < end:
+        before, sizes = sizes, [Path(f"scripts/out/{name}-{rank}.log").stat().st_size for rank in range(len(RUNNING))]
+        if min(sizes) > 0 and sizes == before:
+            return
+        time.sleep(seconds)
 
 
 def stop() -> None:
