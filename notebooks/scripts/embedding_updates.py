@@ -11,7 +11,7 @@ def uniform(shape, dtype):
     """Return first rows of this shape and dtype, uniform between -b and b for ``b = 1 / sqrt(width)``.
 
     A server runs this function for the rows of its part. Sample from a new ``torch.Generator`` whose seed is the
-    environment variable ``DGL_SERVER_ID`` (0 without it). Servers then create different rows, and all runs the same.
+    environment variable ``DGL_SERVER_ID`` (0 without it). Servers then create different rows, and each run the same.
 
     Args:
         shape: tuple or list (rows, width).
@@ -78,7 +78,7 @@ def exchange(ids, grads):
     """Return the IDs and gradients of all ranks for the rows that this rank updates.
 
     Rank ``id % world_size`` updates row ``id``, so that each row has one writer. ``dist.all_gather_object(values, x)``
-    fills a list of ``world_size`` places with the objects ``x`` of all ranks.
+    replaces the items of ``values``, a list of length ``world_size``, by the objects ``x`` of all ranks.
     """
     values = [None] * dist.get_world_size()
     dist.all_gather_object(values, (ids, grads))

@@ -11,7 +11,8 @@ def edges_into(g, mask):
     """Return the edges into this trainer's share of some nodes, as two tensors (sources, targets).
 
     Args:
-        g: DistGraph. ``dgl.distributed.sample_neighbors(g, nodes, -1)`` returns a graph with all edges into nodes.
+        g: DistGraph. ``dgl.distributed.sample_neighbors(g, nodes, -1)`` returns a graph with all edges into nodes, and
+            its method ``edges()`` returns them as two tensors.
         mask: DistTensor that is true for some nodes. ``dgl.distributed.node_split(mask, book)`` returns the IDs of
             this trainer's share of these nodes, where ``book`` is ``g.get_partition_book()``.
     """

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 def train_epoch(g, loader, model, optimizer):
     """Train one epoch and return the mean of the cross-entropy over all seed nodes, a float.
 
-    The last batch can be smaller than the other ones, so weight the loss of a batch by its number of seeds.
+    Call ``model.train()`` first. The last batch can be smaller than the other ones, so weight the loss of a batch by
+    its number of seeds.
 
     Args:
         g: DistGraph. ``g.ndata["feat"]`` and ``g.ndata["label"]`` only support reading rows by ID.

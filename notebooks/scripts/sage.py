@@ -12,6 +12,8 @@ from torch import nn
 def mean_of_neighbors(block, x):
     """Return the mean of the rows that each destination node receives, in plain torch.
 
+    Several edges can have the same destination. ``Tensor.index_add`` adds all of their rows.
+
     Args:
         block: graph of one hop. ``block.edges()`` returns the source and the destination node of each edge.
         x: tensor (S, D) with one row for each of the S source nodes.
