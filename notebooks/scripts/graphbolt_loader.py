@@ -101,9 +101,10 @@ def rank_pipeline(source, dataset, fanouts, device="cpu", stage=None):
 def train_epoch(model, optimizer, batches, sizes):
     """Train one epoch and return the sum of the cross-entropy over this rank's seed nodes, and their number.
 
-    As in lesson 06, each step uses the gradient of the mean loss over the seed nodes of **all** ranks, and a rank
-    without seed nodes makes the step, too. The model computes the scores from ``batch.blocks`` and
-    ``batch.node_features["feat"]``. ``batch.blocks`` creates new blocks at each access, so read it once.
+    As in lesson 06, the model is in training mode, each step uses the gradient of the mean loss over the seed nodes of
+    **all** ranks, and a rank without seed nodes makes the step, too. The model computes the scores from
+    ``batch.blocks`` and ``batch.node_features["feat"]``. ``batch.blocks`` creates new blocks at each access, so read it
+    once.
 
     Args:
         model: GraphSAGE in DistributedDataParallel.
