@@ -23,7 +23,7 @@ def mean_of_neighbors(block, x):
     """
     sources, targets = block.edges()
     count = block.num_dst_nodes()
-    total = torch.zeros(count, x.shape[1])
+    total = x.new_zeros(count, x.shape[1])
     total = total.index_add(0, targets, x[sources])
     degrees = torch.bincount(targets, minlength=count).clamp(min=1)
     return total / degrees.unsqueeze(1)

@@ -75,3 +75,18 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
         dist.all_reduce(mean)
         losses.append(mean.item())
     return losses
+
+
+def train_with_pieces(rank: int, world_size: int, devices: tuple[torch.device, ...], buckets: bool) -> list[float]:
+    """Five steps with the gradients averaged by ``parallel.py`` (lesson 05); the loss of each whole batch."""
+    from scripts.parallel import BucketAverage, average_gradients, broadcast_model, train_step
+
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 5)).to(devices[rank])
+    broadcast_model(model)
+    average = BucketAverage(model, limit=1000).finish if buckets else lambda: average_gradients(model)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(60, 20, generator=generator), torch.randint(5, (60,), generator=generator)
+    x, y, optimizer = x.to(devices[rank]), y.to(devices[rank]), torch.optim.SGD(model.parameters(), lr=0.5)
+    batches = torch.randperm(60, generator=generator).to(devices[rank]).split(12)
+    return [train_step(model, optimizer, x, y, batch, average) for batch in batches]

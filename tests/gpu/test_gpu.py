@@ -9,10 +9,11 @@ import json
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 import torch
-from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, train_ranks
+from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, train_ranks, train_with_pieces
 
 from support.processes import spawn
 from tutorial_lib.models.graphsage import SAGEConv
@@ -77,6 +78,38 @@ def test_ddp_loses_as_cpu_ranks_do(ranks, backend):
     expected = spawn(train_ranks, ranks, ((CPU.device,) * ranks,), backend="gloo", timeout=200)[0]
     found = spawn(train_ranks, ranks, (devices,), backend=backend, timeout=200)[0]
     assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("buckets", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_with_the_piece_of_lesson_05_lose_as_one_process_does(ranks, buckets):
+    need_gpus(ranks)
+    expected = spawn(train_with_pieces, 1, ((CPU.device,), False), backend="gloo", timeout=200)[0]
+    devices = tuple(torch.device("cuda", rank) for rank in range(ranks))
+    found = spawn(train_with_pieces, ranks, (devices, buckets), backend="nccl", timeout=200)
+    assert found == [pytest.approx(expected, abs=1e-3)] * ranks
+
+
+def test_the_piece_of_lesson_01_on_both_devices():
+    """The block is DGL's interface without DGL's graph, because DGL's package for the CPU moves no graph to a GPU."""
+    need_dgl()
+    need_gpus()
+    from scripts.sage import MeanConv
+
+    class Block(NamedTuple):
+        sources: torch.Tensor
+        targets: torch.Tensor
+
+        def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.sources, self.targets
+
+        def num_dst_nodes(self) -> int:
+            return 50
+
+    torch.manual_seed(0)
+    ends, x, layer = torch.randint(50, (2, 300)), torch.rand(80, 16), MeanConv(16, 8)
+    expected = outcome(layer, Block(*ends), x, CPU.device)
+    assert largest_difference(outcome(layer, Block(*ends.to(GPU)), x, GPU), expected) <= 1e-4
 
 
 def test_a_fork_after_cuda_fails_as_we_say_and_spawn_works():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import test_gpu
 import torch
-from gpu_support import train_ranks
+from gpu_support import train_ranks, train_with_pieces
 
 from support.processes import spawn
 from tutorial_lib.trainer.placement import CPU
@@ -40,9 +40,16 @@ def test_ranks_train_on_the_cpu():
     assert first[-1] < first[0]
 
 
+def test_ranks_with_the_piece_of_lesson_05_on_the_cpu():
+    (alone,) = spawn(train_with_pieces, 1, ((CPU.device,), False), backend="gloo", timeout=100)
+    found = spawn(train_with_pieces, 2, ((CPU.device,) * 2, True), backend="gloo", timeout=100)
+    assert found == [pytest.approx(alone, abs=1e-5)] * 2
+
+
 def test_the_tests_themselves_run_on_the_cpu(monkeypatch):
     """With the CPU in place of the GPU, so that a renamed function is not first seen on a GPU."""
     monkeypatch.setattr(test_gpu, "GPU", CPU.device)
     monkeypatch.setattr(test_gpu, "need_gpus", lambda *_: None)
     test_gpu.test_plain_layer_equals_itself_on_the_cpu("empty neighborhoods", (16, 32))
     test_gpu.test_a_batch_arrives_as_it_was()
+    test_gpu.test_the_piece_of_lesson_01_on_both_devices()
