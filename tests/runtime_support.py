@@ -29,6 +29,7 @@ from tutorial_lib.partition import Partition, partition_dataset
 from tutorial_lib.tools.cli import main
 from tutorial_lib.trainer.config import TrainConfig
 
+LONG_SECONDS = 900  # time limit of a test that must begin early
 GONE_SECONDS = 5.0
 
 
@@ -157,8 +158,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
         if fixtures & {"slurm", "pods", "small_disk"}:
             item.add_marker(pytest.mark.root)
+    limits = [(item.path, item.get_closest_marker("timeout")) for item in items]
+    longest = {path for path, limit in limits if limit is not None and limit.args[0] >= LONG_SECONDS}
     with_jobs = {item.path for item in items if item.get_closest_marker("cluster")}
-    items.sort(key=lambda item: 0 if isinstance(item, IPyNbCell) else 1 if item.path in with_jobs else 2)
+    groups = (longest, {item.path for item in items if isinstance(item, IPyNbCell)}, with_jobs)
+    items.sort(key=lambda item: next((k for k, paths in enumerate(groups) if item.path in paths), len(groups)))
 
 
 def marked_processes(mark: str) -> set[str]:
