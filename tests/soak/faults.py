@@ -92,7 +92,13 @@ AGENT_GONE = rf"error: agent {WHO}: (it was killed|the agent ended)"
 STALL = ("--stall-timeout", "6")
 STILL = r"error: the job has made no progress for 6 s: {} 0 .*on \S+ is stopped"
 FAULTS = [
-    Fault("SIGINT to the command", "interrupted; all started processes", (130,), to_the_command(signal.SIGINT), at_once=True),
+    Fault(
+        "SIGINT to the command",
+        "interrupted; all started processes",
+        (130,),
+        to_the_command(signal.SIGINT),
+        at_once=True,
+    ),
     Fault("SIGTERM to the command", r"terminated by SIGTERM", (143,), to_the_command(signal.SIGTERM), at_once=True),
     Fault("SIGHUP to the command", r"terminated by SIGHUP", (129,), to_the_command(signal.SIGHUP), at_once=True),
     Fault("SIGKILL to the command", "", (-9, 137), to_the_command(signal.SIGKILL), at_once=True),
