@@ -44,7 +44,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(nothing_left, tmp_path, monke
                 client.execute(cell)
                 ranks = ranks_that_have_met(psutil.Process(manager.provisioner.pid))
                 break
-            reply = client.execute_interactive(cell, timeout=120, output_hook=lambda _message: None)
+            reply = client.execute_interactive(cell, timeout=240, output_hook=lambda _message: None)
             assert reply["content"]["status"] == "ok", cell
         else:
             raise AssertionError(f"{KILLED_IN!r} is in no cell of {LESSON}")
