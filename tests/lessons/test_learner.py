@@ -44,9 +44,12 @@ def test_the_lessons_give_the_same_results_with_pieces_of_a_learner(emulation, t
     (folder / ".copied.json").write_text("{}")  # as in the folder of make lab, so that check copies the pieces
     lessons = [write_lesson(path, tmp_path) for path in sorted((ROOT / "notebooks").glob(LESSONS))]
     paths = [ROOT, *(ROOT / name for name in ("tests", "notebooks", "scripts"))]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", str(ROOT / "pyproject.toml")]
+    # Kernels would inherit PYTHONPATH, and find the course's pieces in notebooks/ before those of their folder.
+    start = "import sys, pytest; sys.path[:0] = sys.argv.pop(1).split(':'); sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", start, ":".join(map(str, paths))]
+    command += ["-q", "-p", "conftest", "-c", str(ROOT / "pyproject.toml")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environment |= {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    environment[FOLDER] = str(folder)
     done = subprocess.run([*command, *lessons], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-10_000:]
     mine = sorted((folder / "scripts" / "mine").glob("*.py"))
