@@ -64,7 +64,8 @@ class GraphSAGE(nn.Module):
     def forward(self, blocks, x):
         """Return the scores (B, out_size) of the seed nodes.
 
-        ReLU and then ``self.dropout`` follow each layer except the last one.
+        Take layers and blocks in pairs, as ``zip`` does. Without a block, a layer is not used. ReLU and then
+        ``self.dropout`` follow each layer except the last one in ``self.layers``.
 
         Args:
             blocks: one block per layer, outermost hop first.

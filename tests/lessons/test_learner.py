@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SECOND = Path(__file__).parent / "second"
 PIECE = re.compile(r"%%writefile scripts/mine/(\w+)\.py\n")
 NOT_YET = re.compile(r"(\w+)\.py: not yet\. 0 of (\d+) tests pass\.\n.*", re.DOTALL)
-LESSONS = "0[02]_*.ipynb"  # TODO: all of 00 to 08. Some cells of 01 and 03 give other results
+LESSONS = "0[0-3]_*.ipynb"  # "0[0-8]_*.ipynb" takes ten minutes more
+RANDOM = re.compile(r"sample_csc\(.*generator\)|sample_blocks\(sample_plain")  # prints what a learner's sampler drew
 CORRECT = (
     "\\1.py: correct. All \\2 tests pass.\n"
     'The lessons use your \\1.py. restore("\\1") brings the course\'s file back.\n'
@@ -28,6 +29,8 @@ def write_lesson(path: Path, folder: Path) -> Path:
     for cell in notebook.cells:
         if cell.cell_type == "code" and (found := PIECE.match(cell.source)):
             cell.source = found[0] + fill(found[1], (SECOND / f"{found[1]}.py").read_text())
+        if cell.cell_type == "code" and RANDOM.search(cell.source):  # the assertions of the cell remain
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "nbval-ignore-output"]
         for output in cell.get("outputs", []):
             if "text" in output:
                 output.text = NOT_YET.sub(CORRECT, output.text)
@@ -53,5 +56,5 @@ def test_the_lessons_give_the_same_results_with_pieces_of_a_learner(emulation, t
     done = subprocess.run([*command, *lessons], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-10_000:]
     mine = sorted((folder / "scripts" / "mine").glob("*.py"))
-    assert [path.stem for path in mine] == ["embedding_updates", "first"]
+    assert [path.stem for path in mine] == ["embedding_updates", "first", "loop", "sage", "sampling"]
     assert [path.read_text() for path in mine] == [(folder / "scripts" / path.name).read_text() for path in mine]

@@ -76,6 +76,15 @@ def test_forward_uses_dropout_between_layers():
     assert torch.allclose(got, expected)
 
 
+def test_forward_with_fewer_blocks():
+    """zip(self.layers, blocks) ends with the shorter one. The first of two layers is then the only one, with ReLU."""
+    model = model_of_two_layers()
+    block = dgl.create_block(([0], [0]), num_src_nodes=1, num_dst_nodes=1)
+    got = model([block], -torch.ones(1, 6))
+    expected = model.layers[0](block, -torch.ones(1, 6)).relu()
+    assert torch.equal(got, expected)
+
+
 def test_inference_is_exact(tiny):
     """Use all neighbors, and all nodes before the next layer. The batches need not have equal sizes."""
     model = model_of_two_layers(dropout=0.9)

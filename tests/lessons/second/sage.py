@@ -23,10 +23,11 @@ class MeanConv:
 class GraphSAGE:
     def forward(self, blocks, x):
         h = x
-        for depth in range(len(self.layers) - 1):
-            h = F.relu(self.layers[depth](blocks[depth], h))
-            h = self.dropout(h)
-        return self.layers[-1](blocks[-1], h)
+        for depth in range(min(len(self.layers), len(blocks))):
+            h = self.layers[depth](blocks[depth], h)
+            if depth + 1 < len(self.layers):
+                h = self.dropout(F.relu(h))
+        return h
 
     def inference(self, graph, x, batch_size=2048):
         mode = self.training
