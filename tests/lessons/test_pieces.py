@@ -107,11 +107,7 @@ def test_a_hole_keeps_all_but_the_body():
 
 @pytest.mark.whole_run
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "piece",
-    # TODO: the wrong bodies of pitfalls were never checked to the end
-    [pytest.param(p, marks=pytest.mark.xfail(strict=False)) if p == "pitfalls" else p for p in PIECES],
-)
+@pytest.mark.parametrize("piece", PIECES)
 def test_the_public_tests_accept_solutions_and_reject_wrong_bodies(piece, tmp_path):
     """The course's piece and a second solution pass, the holes fail, and each plausible wrong body fails."""
     source, holes = (SCRIPTS / f"{piece}.py").read_text(), holes_of(piece)

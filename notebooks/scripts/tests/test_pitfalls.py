@@ -176,13 +176,13 @@ def test_print_stacks(monkeypatch):
 
 
 def test_watch():
-    """Print nothing while steps occur, and once for each time in which no step occurs. Clear ``progress``."""
+    """Print nothing while steps occur, and once for each time in which no step occurs. Each step restarts the time."""
     counts, errors, limit = [], [], 0.6
     dog = pitfalls.Watchdog(limit, File())
     dog.thread = thread_of(dog.watch, errors)
     dog.print_stacks = lambda: dog.file.write("stacks")
     with dog:
-        for naps in ([0.15] * 6, [2.5], [0.15] * 6, [1.2]):
+        for naps in ([0.15] * 6, [2.5], [0.15] * 5, [0.9]):
             for seconds in naps:
                 time.sleep(seconds)
                 counts.append(len(dog.file.written))
