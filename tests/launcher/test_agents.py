@@ -1,6 +1,8 @@
 """Real agents without a real job: their messages, their end, what they leave, and who can hide a module from them."""
 
 import json
+import os
+import re
 import signal
 import sys
 import time
@@ -15,6 +17,7 @@ from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.messages import Command, StartRole
+from tutorial_lib.launcher.shm import lock_shm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 SLEEP = ["sleep", "1000"]
@@ -74,6 +77,13 @@ def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):
         signal.signal(signal.SIGALRM, before)
     assert time.monotonic() - start < 60
     assert agents.processes[0].returncode == -signal.SIGKILL
+
+
+def test_an_agent_names_the_process_that_uses_its_shm(tmp_path):
+    """For example, two containers with the /dev/shm of their computer."""
+    with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
+        failure = fail(cluster, plan_in(tmp_path, cluster, *SLEEP))
+    assert re.search(rf"^agent on machine-0: waited .* for process {os.getpid()} \(.*writing to /dev/shm$", failure.message)
 
 
 def test_a_job_runs_in_a_workspace_with_files_named_like_modules_of_python(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tutorial_lib.job.folder import CheckpointOptions
-from tutorial_lib.job.layout import RealMachines
+from tutorial_lib.job.layout import SshMachines
 from tutorial_lib.tools import jobs
 from tutorial_lib.tools.options import options_to_store, parse, run_command
 
@@ -64,7 +64,7 @@ def test_each_option_arrives_in_its_field(separator):
     given = arguments_of("train", *words(text), "--allow_public_addresses", "--resume", "--fanouts", "-1,3")
     assert (given["config"].batch_size, given["config"].ahead, given["fanouts"]) == (7, 5, "-1,3")
     assert (given["checkpointing"], given["source"].seed) == (CheckpointOptions(True, 4), 5)
-    assert given["ssh"] == RealMachines(Path("ip.txt"), python="py", allow_public=True)
+    assert given["ssh"] == SshMachines(Path("ip.txt"), python="py", allow_public=True)
     assert (given["layout"].trainers, given["layout"].limits().stall) == (3, None)
     text = "--num-trainers 2 --num-samplers=1 --num-servers 3 --extra-envs A=1 --timeout 9 --part-config p.json "
     text += "--serving-timeout 2 --collective-timeout 33"

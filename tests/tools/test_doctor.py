@@ -9,7 +9,7 @@ from commands import tutorial
 from preflight_support import the_fail
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.launcher.findings import Finding
 from tutorial_lib.tools import prepare
 from tutorial_lib.tools.prepare import examine_machines
@@ -51,7 +51,7 @@ def over_ssh(tmp_path, monkeypatch):
         (config := tmp_path / "ip_config.txt").write_text(addresses)
         (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor last; do :; done\n{script}\n")
         (tmp_path / "ssh").chmod(0o755)
-        return examine_machines(Layout(None, ssh_machines=RealMachines(config, **options)), part_config)
+        return examine_machines(Layout(None, ssh_machines=SshMachines(config, **options)), part_config)
 
     return look
 

@@ -23,7 +23,7 @@ from tutorial_lib.trainer.config import TrainConfig
 
 def confirm(scale: float, epochs: int) -> None:
     source = DataSource("synthetic-products", scale=scale)
-    jobs.confirm(source, Layout(2), TrainConfig(epochs=epochs), 2, yes=False)
+    jobs.confirm(source, Layout(2).make_backend(), 1, TrainConfig(epochs=epochs), yes=False)
 
 
 def test_a_large_run_needs_an_answer(monkeypatch, capsys):

@@ -28,7 +28,7 @@ SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=|^\s*$")
 
 
 @dataclass(frozen=True)
-class RealMachines:
+class SshMachines:
     """Machines reached over ssh.
 
     Attributes:
@@ -86,7 +86,7 @@ class Layout:
     samplers: int = 0
     servers: int = 1
     server_threads: int | None = None
-    ssh_machines: RealMachines | None = None
+    ssh_machines: SshMachines | None = None
     on: str | None = None
     own_disks: bool = False
     slurm: bool = False
@@ -120,9 +120,9 @@ class Layout:
 
     def plan(self, backend: Backend, **fields: Any) -> JobPlan:
         """Return the plan of a job on machines whose agents have started, with further ``fields``."""
-        if self.slurm:
-            check_private(backend.machines)
-        threads = self.server_threads or (None if self.slurm or self.ssh_machines else 1)
+        if not (self.ssh_machines and self.ssh_machines.allow_public):
+            check_private(backend.machines)  # a backend can look up addresses when the agents have started
+        threads = self.server_threads or (1 if backend.traits.one_computer else None)
         return JobPlan(
             machines=backend.machines,
             master_port=backend.master_port,
@@ -224,7 +224,7 @@ def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: boo
         part_config, ip_config = ((workspace / path).resolve() for path in (request.part_config, request.ip_config))
         read_part(part_config, 0, len(backend.machines))
     with open_run(out, display, CheckpointOptions()) as log, backend, Agents(backend, out, display.say) as agents:
-        if ip_config is not None and request.ssh_machines is None:
+        if ip_config is not None and not backend.traits.reads_ip_config:
             provide_ip_config(ip_config, backend.machines)
         plan = request.plan(
             backend,

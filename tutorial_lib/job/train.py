@@ -111,7 +111,7 @@ def make_plan(
         part_config=str(partition.config),
         ip_config=str(run / IP_CONFIG),
         log_dir=str(logs),
-        cwd=str(run if layout.ssh_machines else Path(__file__).resolve().parents[2]),
+        cwd=str(Path(__file__).resolve().parents[2] if backend.traits.one_computer else run),
         env={"TUTORIAL_SEED": str(config.seed), **huge_pages},
         forks=layout.device == "cpu",  # a process that forks must not have used CUDA
     )

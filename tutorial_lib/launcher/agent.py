@@ -262,4 +262,6 @@ def main() -> None:
     except EOFError:  # the coordinator is gone
         pass
     except TutorialError as error:
+        channel.put(msg.Failed("agent", 0, error.message, []))
+        channel.push(FLUSH_SECONDS)
         sys.exit(error.message)

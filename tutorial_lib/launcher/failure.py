@@ -60,9 +60,8 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[P
     failure.message += "; ".join(texts[pair] for pair in shown) or "no process answered"
     failure.args, failure.log, failure.is_stall = (failure.message,), Path(spec.log_dir) / "stacks.txt", True
     with contextlib.suppress(OSError):  # a full disk must not hide the failure
-        lines = [
-            f"=== {spec.machines[k].name}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for k, s in pairs
-        ]
+        names = [machine.name for machine in spec.machines]
+        lines = [f"=== {names[k]}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for k, s in pairs]
         failure.log.write_text("\n".join(lines))
     return failure
 

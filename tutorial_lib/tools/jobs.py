@@ -13,9 +13,10 @@ from tutorial_lib.errors import InputError, JobError, ask_yes_no, print_to_stder
 from tutorial_lib.files import JsonObject
 from tutorial_lib.job.display import RunDisplay, human_bytes
 from tutorial_lib.job.folder import CheckpointOptions, check_run_folder, default_run_folder
-from tutorial_lib.job.layout import LaunchRequest, Layout, RealMachines
+from tutorial_lib.job.layout import LaunchRequest, Layout, SshMachines
 from tutorial_lib.job.layout import launch as run_launch
 from tutorial_lib.job.source import DataSource
+from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
 from tutorial_lib.tasks import check_task
 from tutorial_lib.tools import options as cli
@@ -102,17 +103,17 @@ def finale(
     """
     source.check_arguments()
     layout = cli.choose_machines(layout, ssh, options)
-    count = len(layout.make_backend().machines)
+    backend = layout.make_backend()
     defaults: JsonObject = {"epochs": 10}
     if full:
-        batch_size = math.ceil(1024 / (count * layout.trainers))
+        batch_size = math.ceil(1024 / (len(backend.machines) * layout.trainers))
         defaults = {"epochs": 20, "batch_size": batch_size, "learning_rate": 0.003}
     config = cli.complete_config(config, source.seed, fanouts)
     config = replace(config, **{name: value for name, value in defaults.items() if name not in options})
     source = replace(source, scale=options.get("scale", 1.0 if full else 0.1))
     folder = check_run_folder(out or default_run_folder("finale"), resume=checkpointing.resume)
     if not checkpointing.resume:
-        confirm(source, layout, config, count, yes=yes)
+        confirm(source, backend, layout.trainers, config, yes=yes)
     from tutorial_lib.job.train import run_distributed
 
     STARTED_RUNS["finale"] = folder
@@ -125,18 +126,17 @@ def finale(
         print(f"published {name}: {mean:.4f} ± {deviation:.4f}")
 
 
-def confirm(source: DataSource, layout: Layout, config: TrainConfig, machines: int, *, yes: bool) -> None:
+def confirm(source: DataSource, backend: Backend, trainers: int, config: TrainConfig, *, yes: bool) -> None:
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than is available."""
-    together = not (layout.slurm or layout.ssh_machines)
-    counts = {"machines": machines, "trainers": layout.trainers, "cores": len(os.sched_getaffinity(0))}
-    job = Job(**job_sizes(source), **counts, config=config, together=together)
+    counts = {"machines": len(backend.machines), "trainers": trainers, "cores": len(os.sched_getaffinity(0))}
+    job = Job(**job_sizes(source), **counts, config=config, together=backend.traits.one_computer)
     estimated = estimate(job)
     seconds = config.epochs * estimated.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
     memory = human_bytes(round(estimated.memory["machine"]))
     needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"estimate: {sizes}; about {needs} (the job may need half or twice as much)", flush=True)
-    large = seconds > LONG or (together and estimated.memory["all machines"] > psutil.virtual_memory().available)
+    large = seconds > LONG or (job.together and estimated.memory["all machines"] > psutil.virtual_memory().available)
     if large and not yes and not ask_yes_no("This run is large. Start it?"):
         raise InputError("not started, because this run is large and was not confirmed", "Add --yes to start it.")
 
@@ -174,7 +174,7 @@ def launch(
 
     With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
     """
-    request, ssh, ssh_machines = request or LaunchRequest(), ssh or RealMachines(), None
+    request, ssh, ssh_machines = request or LaunchRequest(), ssh or SshMachines(), None
     options.pop("ip_config", None)  # a script reads this file in every place
     if not cli.MACHINE_OPTIONS & options.keys():
         options["ip_config"] = ssh.ip_config

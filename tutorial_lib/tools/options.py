@@ -13,7 +13,7 @@ from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 from tutorial_lib.errors import InputError, check_trust
 from tutorial_lib.files import JsonObject, read_json
 from tutorial_lib.job.folder import OPTIONS_FILE
-from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
 from tutorial_lib.trainer.config import TrainConfig, parse_cache_size
 
@@ -26,7 +26,7 @@ OPTION_NAMES["allow_public"] = "allow_public_addresses"
 HIDDEN_FIELDS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 MACHINE_OPTIONS = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # these choose the machines
-SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(RealMachines)}
+SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(SshMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*SSH_OPTIONS, "root"}
 NOT_RECALLED = {"resume", "out", "trust"}
@@ -88,7 +88,7 @@ def check_ranges(names: Callable[[str], str], _kind: object, instance: object) -
             raise InputError(f"--{names(field)} {number} is not in the range {minimum} to {maximum}")
 
 
-OverSsh = Annotated[RealMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
+OverSsh = Annotated[SshMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
 
 
 def complete_config(
@@ -163,7 +163,7 @@ def options_to_store(options: JsonObject) -> JsonObject:
     return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in options.items()}
 
 
-def choose_machines(layout: LayoutType, ssh: RealMachines | None, options: JsonObject) -> LayoutType:
+def choose_machines(layout: LayoutType, ssh: SshMachines | None, options: JsonObject) -> LayoutType:
     """Return the layout with the machines that the given options choose, by default two emulated machines.
 
     With ``--on``, ``emulate`` becomes the number of the running machines.

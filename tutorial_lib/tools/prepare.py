@@ -12,7 +12,7 @@ from typing import Annotated
 
 from tutorial_lib.data import DATASET_NAMES, check_arguments
 from tutorial_lib.errors import InputError, describe_exit_code, print_to_stderr
-from tutorial_lib.job.layout import Layout, RealMachines
+from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, run_checks, verdict
@@ -35,7 +35,7 @@ def doctor(
     *,
     emulate: Annotated[int | None, about("Also start this many emulated machines and check them.")] = None,
     on: Annotated[str | None, about("Also check running emulated machines of this name.")] = None,
-    ssh: Annotated[RealMachines | None, SSH_PARAMETERS] = None,
+    ssh: Annotated[SshMachines | None, SSH_PARAMETERS] = None,
     part_config: Annotated[Path | None, about("DGL's description of a partition (JSON).", name="--part_config")] = None,
     as_json: cli.JsonOption = False,
 ) -> None:

@@ -51,6 +51,8 @@ def _start(client: list[str], argv: Sequence[str], python: str, **kwargs: Any) -
 class SshBackend(Backend):
     """Machines reached with the user's ssh client and configuration. Their ``python`` must have tutorial_lib."""
 
+    traits = Traits(one_computer=False, silence_seconds=30.0, label="ssh to {0.address}", reads_ip_config=True)
+
     def __init__(
         self,
         machines: Sequence[Machine],
@@ -65,7 +67,7 @@ class SshBackend(Backend):
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
         self.machines, self.port, self.username, self.python = list(machines), port, username, python
         ssh_options = {"port": port, "username": username, "config": config}
-        self.traits = Traits(silence_seconds=30.0, label="ssh to {0.address}", copy_to=copy_to, ssh_options=ssh_options)
+        self.traits = replace(self.traits, copy_to=copy_to, ssh_options=ssh_options)
         # With ``-l`` and ``--``, a user name or an address cannot become an option of ssh.
         self._options = [*(["-F", config] if config else []), *(["-p", str(port)] if port else [])]
         self._client = [*SSH, *self._options, *(["-l", username] if username else []), "--"]
@@ -95,7 +97,7 @@ class SshBackend(Backend):
 class SlurmBackend(Backend):
     """The first ``count`` nodes of this allocation. The job uses ``subnet``, by default the network of their names."""
 
-    traits = Traits(silence_seconds=30.0, label="node {0.name}")
+    traits = Traits(one_computer=False, silence_seconds=30.0, label="node {0.name}")
 
     def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
         try:
