@@ -157,7 +157,7 @@ class Soak:
         wanted = self._to_the_end(way, self.folder / f"{out.name}-undisturbed", epochs)
         different = [epoch for epoch, pair in enumerate(zip(got, wanted, strict=True)) if pair[0] != pair[1]]
         how = f"differ from epoch {different[0]} on" if different else "are equal"
-        end = f"{way.name}: finished after {epochs} epochs; its losses and those of an undisturbed run {how}."
+        end = f"- {way.name}: finished after {epochs} epochs. Its losses and those of an undisturbed run {how}."
         self.ends.append(end)
         self.problems += [end] if different else []
 
@@ -196,7 +196,7 @@ def main() -> int:
                     soak.launch(way)
                 soak.finish(way)
     ends = "\n".join(soak.ends)
-    text = f"{soak.table()}\n{soak.count} launches, seed {options.seed}, problems: {len(soak.problems)}.\n{ends}\n"
+    text = f"{soak.table()}\n{soak.count} launches, seed {options.seed}, problems: {len(soak.problems)}.\n\n{ends}\n"
     print("", text, *soak.problems, sep="\n")
     if options.table:
         replace_table(options.table, "tests/soak", text)
