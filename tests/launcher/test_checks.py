@@ -11,7 +11,7 @@ import pytest
 from preflight_support import ELSEWHERE, HERE, failed, the_fail
 
 from tutorial_lib.launcher import checks
-from tutorial_lib.launcher.backends import free_ports
+from tutorial_lib.launcher.backends import find_first_free_port
 from tutorial_lib.launcher.findings import Finding, run_checks
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 
@@ -35,7 +35,7 @@ def test_an_address_of_another_machine_and_the_wrong_order(monkeypatch):
 @pytest.mark.parametrize(("offset", "purpose"), [(1, "server 1"), (2, "the rendezvous of the ranks")])
 def test_a_taken_port_and_its_owner(offset, purpose):
     """L22. A port with a closed connection, which keeps it for a minute (TIME_WAIT), is free for DGL's servers."""
-    first = free_ports(3)
+    first = find_first_free_port(3)
     servers = [Role("server", 2, ["true"], listens=True)]
     plan = replace(EMPTY, machines=[replace(HERE, port=first)], roles=servers, master_port=first + 2)
     with socket.create_server(("127.0.0.1", taken := first + offset)) as server:

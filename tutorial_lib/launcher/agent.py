@@ -183,7 +183,7 @@ class Agent:
         for address, seconds in self.peers.silent_seconds().items():
             if seconds > network.SILENCE_SECONDS:
                 cause = f"no answer from {self.peer_names[address]} ({address}) for {seconds:.0f} s"
-                self._fail("agent", 0, cause=f"{cause}: it or the network to it is down")
+                self._fail("agent", 0, cause=f"{cause}. That machine or the network to it is down")
 
     def _send_heartbeat(self) -> None:
         signs, last_sent = self.health.signs_of_life(), self.sent

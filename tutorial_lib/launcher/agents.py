@@ -61,7 +61,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             package = package_digest()
             for machine, hello in zip(self.backend.machines, hellos, strict=True):
                 if hello.package != package:
-                    message = f"{machine.name}: its tutorial_lib differs from the one on this computer"
+                    message = f"{machine.name}: tutorial_lib differs from the version on this computer"
                     raise InputError(message, REINSTALL)
             self.backend.resolve(hellos)
         except BaseException:
@@ -150,7 +150,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def _describe_end(self, index: int) -> str:
         if self.backend.traits.silence_seconds is not None:  # the exit code is that of the client, ssh or srun
-            return "it was killed, or the connection to it is lost (in this case, it stops its processes itself)"
+            return "the agent was killed, or the connection to it is lost, in which case it stops its processes"
         wait_or_kill(self.processes[index], 2.0)
         exit_text = describe_exit_code(self.processes[index].returncode or 0)
         hint = "; were its emulated machines stopped (machines stop, --ttl)?" if "SIGKILL" in exit_text else ""

@@ -122,7 +122,7 @@ class Coordinator:
         return {index for index, reported in enumerate(self._milestones) if not reported.issuperset(milestones)}
 
     def _wait_for_ranks(self) -> None:
-        """Wait until all ranks have ended well. After the first SIGTERM, they get some seconds to save."""
+        """Wait until all ranks have exited with code 0. After the first SIGTERM, they get some seconds to save."""
 
         def request_final_checkpoint() -> None:
             kinds = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
@@ -171,7 +171,7 @@ class Coordinator:
         def all_reported() -> bool:
             missing = self._missing(milestones)
             if ended := missing - self.agents.open:
-                raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {goal}")
+                raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended while the job waited for {goal}")
             if missing:
                 self._check_progress()
             return not missing

@@ -67,7 +67,7 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[P
 
 
 def describe_interruption(exit_code: object) -> str:
-    """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
+    """Return a sentence for a command that a person or a signal ended, or an empty string for other exit codes."""
     ended: dict[object, str] = {130: "interrupted", 143: "terminated by SIGTERM", 129: "terminated by SIGHUP"}
     return f"{ended[exit_code]}; all started processes have been stopped" if exit_code in ended else ""
 

@@ -30,7 +30,7 @@ class Role:
     service: bool = False  # the processes serve the other roles and end by themselves after them
     threads: int | None = None  # OpenMP threads of a process, or None for an equal share of cpu_share
     cpu_share: float = 1.0  # share of the CPUs of a machine that all processes of this role divide
-    early_end: str = ""  # question for the user if a process ends well before the other roles have been started
+    early_end: str = ""  # question for the user if a process exits with code 0 before all roles have started
 
 
 @dataclass(frozen=True)

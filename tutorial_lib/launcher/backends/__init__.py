@@ -1,4 +1,4 @@
-"""Backends, the places where a job runs: this computer, emulated machines, machines over ssh, and nodes of Slurm."""
+"""Backends, which start processes on this computer, emulated machines, machines over ssh, and nodes of Slurm."""
 
 import contextlib
 import secrets
@@ -54,7 +54,7 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
         """End what remains after ``Agents`` has ended the processes that it started."""
 
 
-def free_ports(count: int) -> int:
+def find_first_free_port(count: int) -> int:
     """Return the first of ``count`` consecutive ports on which no process of this computer listens."""
     taken, first_port = listening_ports(), 20_000 + secrets.randbelow(10_000)  # the kernel gives clients larger ones
     while not taken.isdisjoint(range(first_port, first_port + count)):
@@ -70,7 +70,7 @@ class LocalBackend(Backend):
         self.machines = [Machine(name="machine-0", address="127.0.0.1")]
 
     def __enter__(self) -> "LocalBackend":
-        first_port = free_ports(self.servers + 1)  # shortly before they are used
+        first_port = find_first_free_port(self.servers + 1)  # shortly before they are used
         self.machines, self.master_port = [replace(self.machines[0], port=first_port)], first_port + self.servers
         return self
 

@@ -92,15 +92,18 @@ class EmulatedBackend(Backend):
         return Path(f"{self.folder}/{machine.name}{path}")
 
     def __enter__(self) -> "EmulatedBackend":
-        plan: JsonObject = {"machines": {machine.name: machine.address for machine in self.machines}, "rate": self.rate}
-        plan |= {"layers": {machine.name: _list_layers(self.private) for machine in self.separate}}
-        plan |= {"shm_bytes": self.shm_bytes, "registration": self.registration and self.registration.name}
+        request: JsonObject = {
+            "machines": {machine.name: machine.address for machine in self.machines},
+            "rate": self.rate,
+        }
+        request |= {"layers": {machine.name: _list_layers(self.private) for machine in self.separate}}
+        request |= {"shm_bytes": self.shm_bytes, "registration": self.registration and self.registration.name}
         inherited = [self.registration.fileno()] if self.registration else []
         # The daemon ends when its standard input ends. A reader of our standard error would wait for the daemon.
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         try:
             self._daemon = subprocess.Popen(EMULATOR, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited, **pipes)
-            print(json.dumps(plan), file=self._daemon.stdin, flush=True)
+            print(json.dumps(request), file=self._daemon.stdin, flush=True)
             answer: JsonObject = {}
             with self._daemon.stdout as lines:  # one line of the daemon and of each machine
                 while "error" not in answer and len(answer) < 2 + len(self.machines):
@@ -130,8 +133,8 @@ class EmulatedBackend(Backend):
         """Return the command that runs ``argv`` on a machine, with the ID of root unless ``as_user`` is true."""
         cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
-        plan = {"pid": self.pids[machine.name], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
-        return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan), *map(str, argv)]
+        request = {"pid": self.pids[machine.name], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
+        return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(request), *map(str, argv)]
 
     def rsync_shell(self, machine: Machine) -> list[str]:
         return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else []
@@ -143,9 +146,9 @@ class EmulatedBackend(Backend):
 
     def change_link(self, machine: Machine, action: str, wire: str | None = None) -> None:
         """``cut`` the link of a machine (packets are lost silently), ``mend`` it, or change its rate (``wire``)."""
-        plan = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
-        plan |= {"action": action, "rate": parse_wire(wire)}
-        pipes = {"input": json.dumps(plan), "stderr": subprocess.PIPE, "text": True}
+        request = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
+        request |= {"action": action, "rate": parse_wire(wire)}
+        pipes = {"input": json.dumps(request), "stderr": subprocess.PIPE, "text": True}
         result = subprocess.run(EMULATOR, check=False, cwd=CHECKOUT, **pipes)
         if result.returncode != 0:
             raise InputError(f"cannot {action} the link of {machine.name}: {result.stderr.strip()}")
