@@ -1,4 +1,4 @@
-"""The programs behind emulated machines, ``python -m tutorial_lib.launcher.backends.emulator``.
+"""The programs behind emulated machines, which ``emulated`` starts.
 
     client --starts--> supervisor: user namespace (if needed) and PID namespace; removes the folder of the machines
                          `- daemon, PID 1: owns the network bridge ``br0`` with one veth link per machine
@@ -150,7 +150,8 @@ def main() -> None:
     """Enter the namespaces, fork the daemon, wait for its end, and remove the files of the machines."""
     request = json.loads(sys.stdin.readline())
     if "action" in request:
-        return change_link(**request)
+        change_link(**request)
+        return
     options = {"prefix": f"tutorial_lib-{os.getuid()}-machines-", "dir": os.environ.get("TMPDIR", "/var/tmp")}
     with tempfile.TemporaryDirectory(**options, ignore_cleanup_errors=True) as folder:
         request["folder"] = folder
@@ -169,8 +170,3 @@ def main() -> None:
             os.waitpid(daemon, 0)
     if request["registration"]:
         os.unlink(request["registration"])
-    return None
-
-
-if __name__ == "__main__":
-    main()

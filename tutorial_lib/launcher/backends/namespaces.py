@@ -26,7 +26,6 @@ def _check(result: int, step: str) -> None:
 
 
 def unshare(*kinds: str) -> None:
-    """Leave namespaces of these kinds for new ones."""
     _check(_libc.unshare(sum(NAMESPACES[kind] for kind in kinds)), f"create {' and '.join(kinds)} namespaces")
 
 
@@ -75,7 +74,8 @@ def enter(pid: int, *kinds: str) -> None:
 
 def main() -> None:
     """Enter a machine, run a command, and end as it ends. The kernel kills the command when this program dies."""
-    request, command = json.loads(sys.argv[1]), sys.argv[2:]
+    request = json.loads(sys.argv[1])
+    command = sys.argv[2:]
     enter(request["pid"])
     child = os.fork()  # a PID namespace takes effect for children only
     if child == 0:
