@@ -49,7 +49,7 @@ def cluster(emulation, request) -> Iterator[EmulatedBackend]:
 def start(cluster, partition_of, tmp_path) -> Callable[..., RunningJob]:
     """``start(fault, rank)``: a job on the two machines; an endless one has made some steps already."""
 
-    def job(fault: str = ENDLESS, rank: str = "-", limits: Limits | None = None, **fields) -> RunningJob:
+    def job(fault: str = ENDLESS, rank: str = "-", limits: Limits = Limits(), **fields) -> RunningJob:
         running = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, fault, rank, **fields), limits)
         if fault.startswith("loop"):
             running.wait_for("beat", 20)

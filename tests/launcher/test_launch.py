@@ -25,7 +25,7 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
     return EmulatedBackend(2), partition_of(2)
 
 
-def run_and_fail(cluster, plan: JobPlan, limits: Limits | None = None) -> JobFailed:
+def run_and_fail(cluster, plan: JobPlan, limits: Limits = Limits()) -> JobFailed:
     with pytest.raises(JobFailed) as caught, cluster:
         coordinator_of(cluster, plan, limits=limits).run_job()
     return caught.value

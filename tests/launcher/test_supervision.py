@@ -103,12 +103,12 @@ class Line:
 def quiet_agent(tmp_path) -> Agent:
     """One that has started nothing."""
     machine = Machine("here", "127.0.0.1")
-    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line())
+    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
 
 
 def failures(heard: list[Message]) -> list[tuple[str, int, str]]:
     """Role, index and cause of the failures among messages, which are removed."""
-    found = [(m.role, m.index, m.cause) for m in heard if isinstance(m, Failed)]
+    found = [(m.role, m.local_index, m.cause) for m in heard if isinstance(m, Failed)]
     heard.clear()
     return found
 

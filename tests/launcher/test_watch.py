@@ -50,7 +50,9 @@ def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as child:
         try:
             assert child.stdout.readline() == b"up\n"
-            assert [(m.role, m.index, m.pid) for m in registered_processes(tmp_path)] == [("server", 0, child.pid)]
+            assert [(m.role, m.local_index, m.pid) for m in registered_processes(tmp_path)] == [
+                ("server", 0, child.pid)
+            ]
             [stack] = collect_stacks(tmp_path)
             assert "in wait_here" in stack.where()
             assert stack.state != "T"
