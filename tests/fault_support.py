@@ -89,7 +89,7 @@ def examine(cluster: Backend, plan: JobPlan) -> Findings:
 
 
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
-    """The events of a job on emulated machines whose trainers run a Python program; it must end well."""
+    """The events of a job on emulated machines whose trainers run a Python program, which must succeed."""
     with EmulatedBackend(partition.report.parts) as cluster:
         job = JobRun(cluster, plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True))
         job.run_job()

@@ -92,7 +92,7 @@ def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path):
 
 
 def test_a_failed_sampler_is_reported(tmp_path):
-    """L10. It is a zombie of a trainer that waits for it forever. One that ended well or by SIGTERM is not reported."""
+    """L10. It is a zombie of a trainer that waits for it forever. Exit code 0 and SIGTERM are not reported."""
     commands = ["kill -9 $$", "exit 3", "exit 0", "kill $$"]
     shell = os.fsencode(tmp_path) + b"/\xff"  # a process can have a name that is no UTF-8
     os.symlink(shutil.which("sh"), shell)

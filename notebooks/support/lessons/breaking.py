@@ -23,7 +23,7 @@ from tutorial_lib.partition import Partition
 REPORTS = (
     (r"/(?!dev/)[\w.-]+/\S*/(?=[^/\s]+)", ".../"),
     (r"\.py:\d+", ".py"),
-    (r"for \d+ s\. That machine", "for N s. That machine"),
+    (r"for \d+ s: it is down", "for N s: it is down"),
     (r"(\d+\.\d+\.\d+\.\d+):\d{5}\b(?!\d)", r"\1:PORT"),
     (r"[Cc]lient (\(\d+\)|\[\d+\])", "client K"),
 )
