@@ -75,7 +75,7 @@ class JobRun:
     def run_job(self) -> dict[str, MachineUse]:
         with self.agents:
             if not self.check:
-                self.coordinator.check_machines = lambda: self.agents.prepare(self.coordinator.remote)  # type: ignore
+                self.coordinator.check_machines = lambda: self.agents.prepare(self.coordinator.spec)  # type: ignore
             return self.coordinator.run_job()
 
 
@@ -89,7 +89,7 @@ def examine(cluster: Backend, plan: JobPlan) -> Findings:
 
 
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
-    """The events of a job on emulated machines whose trainers run a Python program; it must end well."""
+    """The events of a job on emulated machines whose trainers run a Python program, which must succeed."""
     with EmulatedBackend(partition.report.parts) as cluster:
         job = JobRun(cluster, plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True))
         job.run_job()
@@ -99,7 +99,7 @@ def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]
 class RunningJob:
     """A coordinator in a thread of its own."""
 
-    def __init__(self, cluster: Backend, plan: JobPlan, limits: Limits | None = None) -> None:
+    def __init__(self, cluster: Backend, plan: JobPlan, limits: Limits = Limits()) -> None:
         self.cluster, self.plan = cluster, plan
         self.events: list[dict] = []
         self.coordinator = coordinator_of(cluster, plan, self.events.append, limits)
@@ -125,7 +125,7 @@ class RunningJob:
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:
         """Send a signal to one process; the clock of the fault starts now."""
         found = registered_processes(Path(self.plan.log_dir) / machine.name)
-        pid = next(member.pid for member in found if (member.role, member.index) == (role, index))
+        pid = next(member.pid for member in found if (member.role, member.local_index) == (role, index))
         self.fault_now()
         assert self.cluster.popen(machine, ["kill", f"-{int(number)}", str(pid)]).wait(timeout=10) == 0
 

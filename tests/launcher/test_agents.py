@@ -83,7 +83,9 @@ def test_an_agent_names_the_process_that_uses_its_shm(tmp_path):
     """For example, two containers with the /dev/shm of their computer."""
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
         failure = fail(cluster, plan_in(tmp_path, cluster, *SLEEP))
-    assert re.search(rf"^agent on machine-0: waited .* for process {os.getpid()} \(.*writing to /dev/shm$", failure.message)
+    assert re.search(
+        rf"^agent on machine-0: waited .* for process {os.getpid()} \(.*writing to /dev/shm$", failure.message
+    )
 
 
 def test_a_job_runs_in_a_workspace_with_files_named_like_modules_of_python(tmp_path):

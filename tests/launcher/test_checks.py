@@ -11,7 +11,7 @@ import pytest
 from preflight_support import ELSEWHERE, HERE, failed, the_fail
 
 from tutorial_lib.launcher import checks
-from tutorial_lib.launcher.backends import free_ports
+from tutorial_lib.launcher.backends import find_first_free_port
 from tutorial_lib.launcher.findings import Finding, run_checks
 from tutorial_lib.launcher.jobspec import JobSpec, Role
 
@@ -35,28 +35,28 @@ def test_an_address_of_another_machine_and_the_wrong_order(monkeypatch):
 @pytest.mark.parametrize(("offset", "purpose"), [(1, "server 1"), (2, "the rendezvous of the ranks")])
 def test_a_taken_port_and_its_owner(offset, purpose):
     """L22. A port with a closed connection, which keeps it for a minute (TIME_WAIT), is free for DGL's servers."""
-    first = free_ports(3)
+    first = find_first_free_port(3)
     servers = [Role("server", 2, ["true"], listens=True)]
-    plan = replace(EMPTY, machines=[replace(HERE, port=first)], roles=servers, master_port=first + 2)
+    spec = replace(EMPTY, machines=[replace(HERE, port=first)], roles=servers, master_port=first + 2)
     with socket.create_server(("127.0.0.1", taken := first + offset)) as server:
-        finding = the_fail([checks.check_ports(plan, 0)])
+        finding = the_fail([checks.check_ports(spec, 0)])
         assert finding.detail == f"{taken} ({purpose}) is taken by process {os.getpid()}"
         with socket.create_connection(("127.0.0.1", taken)):
             server.accept()[0].close()
-    assert not failed([checks.check_ports(plan, 0)])
-    above = replace(plan, machines=[replace(HERE, port=65535)])
+    assert not failed([checks.check_ports(spec, 0)])
+    above = replace(spec, machines=[replace(HERE, port=65535)])
     assert checks.check_ports(above, 0).detail == "65536 is above 65535"
 
 
 def test_the_folders_of_a_job(tmp_path, monkeypatch):
     """L20. A full disk is found before the job."""
-    plan = replace(EMPTY, log_dir=str(tmp_path / "a" / "b"))
-    assert not failed(checks.check_folders(plan, 0))
+    spec = replace(EMPTY, log_dir=str(tmp_path / "a" / "b"))
+    assert not failed(checks.check_folders(spec, 0))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a").write_text("")
-    detail = the_fail(checks.check_folders(plan, 0)).detail
+    detail = the_fail(checks.check_folders(spec, 0)).detail
     assert re.fullmatch(rf"cannot write to .*{tmp_path}/a .*: Not a directory", detail)
-    finding = the_fail(checks.check_folders(replace(plan, cwd=f"{tmp_path}/gone"), 0))
+    finding = the_fail(checks.check_folders(replace(spec, cwd=f"{tmp_path}/gone"), 0))
     assert finding.detail == f"{tmp_path}/gone does not exist"
 
 

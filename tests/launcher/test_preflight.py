@@ -73,7 +73,7 @@ def test_a_machine_that_does_not_answer(two, partition_of, tmp_path, instead, wo
 
 def test_another_version_of_tutorial_lib(two, partition_of, tmp_path, monkeypatch):
     monkeypatch.setattr(agents, "package_digest", lambda: "another")
-    with pytest.raises(InputError, match="machine-0: its tutorial_lib differs from the one on this computer"):
+    with pytest.raises(InputError, match="machine-0: tutorial_lib differs from the version on this computer"):
         examine(two, plan_of(two, partition_of(2), tmp_path))
 
 

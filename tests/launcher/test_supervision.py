@@ -30,16 +30,16 @@ def clock(monkeypatch) -> list[float]:
 
 
 @pytest.fixture
-def plan(tmp_path) -> JobSpec:
+def spec(tmp_path) -> JobSpec:
     machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
     return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2).to_spec()
 
 
 @pytest.fixture
-def watcher(plan, clock) -> Coordinator:
+def watcher(spec, clock) -> Coordinator:
     """The coordinator of two agents that get its messages."""
     agents = SimpleNamespace(open={0, 1}, clock_offsets=[0, 0], send_all=lambda _message: None, receive=lambda _s: ())
-    return Coordinator(agents, plan, limits=Limits(stall=60, silence=30))  # type: ignore
+    return Coordinator(agents, spec, limits=Limits(stall=60, silence=30))  # type: ignore
 
 
 def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Message) -> str:
@@ -103,12 +103,12 @@ class Line:
 def quiet_agent(tmp_path) -> Agent:
     """One that has started nothing."""
     machine = Machine("here", "127.0.0.1")
-    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line())
+    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
 
 
 def failures(heard: list[Message]) -> list[tuple[str, int, str]]:
     """Role, index and cause of the failures among messages, which are removed."""
-    found = [(m.role, m.index, m.cause) for m in heard if isinstance(m, Failed)]
+    found = [(m.role, m.local_index, m.cause) for m in heard if isinstance(m, Failed)]
     heard.clear()
     return found
 

@@ -50,7 +50,9 @@ def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as child:
         try:
             assert child.stdout.readline() == b"up\n"
-            assert [(m.role, m.index, m.pid) for m in registered_processes(tmp_path)] == [("server", 0, child.pid)]
+            assert [(m.role, m.local_index, m.pid) for m in registered_processes(tmp_path)] == [
+                ("server", 0, child.pid)
+            ]
             [stack] = collect_stacks(tmp_path)
             assert "in wait_here" in stack.where()
             assert stack.state != "T"
@@ -90,7 +92,7 @@ def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path):
 
 
 def test_a_failed_sampler_is_reported(tmp_path):
-    """L10. It is a zombie of a trainer that waits for it forever. One that ended well or by SIGTERM is not reported."""
+    """L10. It is a zombie of a trainer that waits for it forever. Exit code 0 and SIGTERM are not reported."""
     commands = ["kill -9 $$", "exit 3", "exit 0", "kill $$"]
     shell = os.fsencode(tmp_path) + b"/\xff"  # a process can have a name that is no UTF-8
     os.symlink(shutil.which("sh"), shell)

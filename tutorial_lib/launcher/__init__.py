@@ -1,1 +1,1 @@
-"""Where a job runs: machines, the ways to start one agent on each, and the coordinator that watches them."""
+"""Start, watch and stop the processes of a job, with an agent on each machine and one coordinator."""

@@ -27,47 +27,53 @@ from tutorial_lib.launcher.processes import FORKSERVER, Forkserver, end_descenda
 from tutorial_lib.launcher.shm import lock_shm
 
 PR_SET_CHILD_SUBREAPER = 36
-HEARTBEAT_SECONDS, FLUSH_SECONDS = 2.0, 3.0
+FLUSH_SECONDS = 3.0
 # Idle servers, trainers and samplers were measured at 0.2 % of a core each.
 BUSY_SECONDS, BUSY_BYTES = 0.1, 20_000  # CPU time and sent bytes of all processes between two heartbeats
-PREPARE_SECONDS, START_SECONDS = 12 * 3600.0, 300.0  # copies to the machines, and the checks of other machines
 MAX_QUEUED_BYTES = 8 << 20  # bytes queued for a coordinator that does not read. Further events stay in files
 
 
 @dataclass
 class Process:
     role: str
-    index: int
+    local_index: int
     pid: int | None = None  # None before the fork
     code: int | None = None  # None before the end
     peak_rss: int = 0  # bytes
 
 
 class Agent:
-    """Runs the processes of a job on machine ``index``. ``commands`` have been read from ``channel`` already."""
+    """Runs the processes of a job on one machine. ``commands`` have been read from ``channel`` already."""
 
-    def __init__(self, spec: JobSpec, index: int, channel: msg.Channel, commands: Sequence[msg.Message] = ()) -> None:
-        self.spec, self.index, self.channel, self.commands = spec, index, channel, list(commands)
-        self.machine, self.logs = spec.machines[index], spec.log_folder(index)
+    def __init__(self, spec: JobSpec, machine_index: int, channel: msg.Channel, commands: list[msg.Message]) -> None:
+        self.spec = spec
+        self.machine_index = machine_index
+        self.channel = channel
+        self.commands = commands
+        self.machine = spec.machines[machine_index]
+        self.logs = spec.log_folder(machine_index)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.interface = network.find_interface(self.machine.address)
-        self.env: dict[str, str] = {}  # of every process
+        self.env: dict[str, str] = {}  # variables of every process
         self.processes: list[Process] = []
         self.roles_to_start = {role.name for role in spec.roles}
         self.loading = set[str]()  # roles that have been started and do not listen yet
         self.stopping = False
         self.forkserver: Forkserver | None = None
+        self.files = JobFiles(self.logs)
+        self.show_output = spec.show_output
+        self.health = watch.MachineHealth(self.logs)
         self.peer_names = {m.address: m.name for m in spec.machines if m.address != self.machine.address}
-        self.files, self.show_output = JobFiles(self.logs), spec.show_output
-        self.sent_before, self.sent = network.bytes_sent(self.interface), 0
-        self.health, self.peers = watch.MachineHealth(self.logs), network.SilentPeers(self.peer_names)
+        self.peers = network.SilentPeers(self.peer_names)
+        self.sent_before = network.bytes_sent(self.interface)
+        self.sent = 0
         self.next_heartbeat = self.last_heard = time.monotonic()
 
     def run_job(self) -> None:
         """Run the job. When this method returns, all processes of the job on this machine have ended."""
         shutil.rmtree(self.logs / watch.FOLDER, ignore_errors=True)  # left by a killed agent
         with lock_shm(self.spec.shm_patterns) as sockets:
-            self.env = {**os.environ, **job_environment(self.spec, self.index, self.interface)}
+            self.env = {**os.environ, **job_environment(self.spec, self.machine_index, self.interface)}
             self.env["TUTORIAL_SOCKETS"] = str(sockets)
             try:
                 while not self.stopping and (self.roles_to_start or any(p.code != 0 for p in self.processes)):
@@ -104,49 +110,50 @@ class Agent:
     def _start_role(self, role: Role) -> None:
         if role.command is None and self.forkserver is None:
             self.forkserver = self._start_forkserver()
-        for k in range(role.count):
-            env = role_environment(self.spec, self.index, role, k, count_cpus())
+        for local_index in range(role.count):
+            env = role_environment(self.spec, self.machine_index, role, local_index, count_cpus())
             if role.command is not None:
-                self._start(role.name, k, role.command, env)
+                self._start(role.name, local_index, role.command, env)
             elif self.forkserver is not None:
-                self.forkserver.request_process(role.name, k, env, self.logs / log_name(role.name, k))
-                self.processes.append(Process(role.name, k))
+                log = self.logs / log_name(role.name, local_index)
+                self.forkserver.request_process(role.name, local_index, env, log)
+                self.processes.append(Process(role.name, local_index))
         self.roles_to_start.discard(role.name)
         if role.listens:
             self.loading.add(role.name)
         if self.forkserver is not None and not self.roles_to_start:
             self.forkserver.close()
 
-    def _start(self, role: str, k: int, argv: Sequence[str], env: dict[str, str], fds: Sequence[int] = ()) -> None:
+    def _start(self, role: str, local_index: int, argv: Sequence[str], env: dict[str, str], *fds: int) -> None:
         try:
-            pid = start_process(argv, {**self.env, **env}, self.spec.cwd, self.logs / log_name(role, k), fds)
+            pid = start_process(argv, {**self.env, **env}, self.spec.cwd, self.logs / log_name(role, local_index), fds)
         except OSError as error:
-            self._fail(role, k, cause=f"cannot start {argv[0]!r}: {error.strerror}")
+            self._fail(role, local_index, cause=f"cannot start {argv[0]!r}: {error.strerror}")
             return
-        self.processes.append(Process(role, k, pid))
-        self._report("started", role=role, index=k)
+        self.processes.append(Process(role, local_index, pid))
+        self._report("started", role=role, index=local_index)
 
     def _start_forkserver(self) -> Forkserver:
         """Start the process that imports all packages once and forks the other processes."""
         forkserver = Forkserver()
-        last_role_env = role_environment(self.spec, self.index, self.spec.roles[-1], 0, count_cpus())
+        last_role_env = role_environment(self.spec, self.machine_index, self.spec.roles[-1], 0, count_cpus())
         with forkserver.child_socket as inherited:
             env = {FORKSERVER: str(inherited.fileno()), "OMP_NUM_THREADS": last_role_env["OMP_NUM_THREADS"]}
-            self._start("forkserver", 0, self.spec.template or [], env, [inherited.fileno()])
+            self._start("forkserver", 0, self.spec.template or [], env, inherited.fileno())
         return forkserver
 
-    def _fail(self, role: str, k: int, code: int = 0, cause: str = "") -> None:
+    def _fail(self, role: str, local_index: int, code: int = 0, cause: str = "") -> None:
         """Report a failure. Without a cause, the exit code of the process and the end of its log describe it."""
         if disk_problem := watch.find_disk_problem(self.logs):  # other problems are its effects
-            role, k, cause = "agent", 0, disk_problem
-        lines = read_last_lines(self.logs / log_name(role, k))
+            role, local_index, cause = "agent", 0, disk_problem
+        lines = read_last_lines(self.logs / log_name(role, local_index))
         if not cause:
             cause = describe_exit_code(code)
             if self.health.out_of_memory(code):
                 cause += "; at that time the kernel killed a process because memory ran out"
             if role not in WORKERS and (exception := uncaught_exception(lines, code)):  # more useful than the exit code
                 cause = f"{exception} ({cause})"
-        self.channel.put(msg.Failed(role, k, cause, lines))
+        self.channel.put(msg.Failed(role, local_index, cause, lines))
 
     def _read_commands(self) -> None:
         commands, self.commands = self.commands, []
@@ -174,52 +181,55 @@ class Agent:
             self.stopping = True
         if now < self.next_heartbeat:
             return
-        self.next_heartbeat = now + HEARTBEAT_SECONDS
+        self.next_heartbeat = now + 2.0
         self._send_heartbeat()
         if disk_problem := watch.find_disk_problem(self.logs):
             self._fail("agent", 0, cause=disk_problem)
         for worker, code in self.health.dead_workers():
-            self._fail(worker.role, worker.index, code)
+            self._fail(worker.role, worker.local_index, code)
         for address, seconds in self.peers.silent_seconds().items():
             if seconds > network.SILENCE_SECONDS:
                 cause = f"no answer from {self.peer_names[address]} ({address}) for {seconds:.0f} s"
-                self._fail("agent", 0, cause=f"{cause}: it or the network to it is down")
+                self._fail("agent", 0, cause=f"{cause}. That machine or the network to it is down")
 
     def _send_heartbeat(self) -> None:
-        signs, last_sent = self.health.signs_of_life(), self.sent
+        signs = self.health.signs_of_life()
+        last_sent = self.sent
         self.sent = network.bytes_sent(self.interface) - self.sent_before
         busy = signs["wrote"] != 0 or signs["cpu"] > BUSY_SECONDS or self.sent - last_sent > BUSY_BYTES
         self.channel.put(msg.Heartbeat(busy, self.sent, time.time()))
 
     def _reap(self) -> None:
         """Collect exit codes. ``wait4`` also returns the peak memory of a process and of its collected children."""
-        exits = {}
+        exits: dict[int, tuple[int, int]] = {}  # PID to exit code and peak memory
         with contextlib.suppress(ChildProcessError):
-            while (wait_result := os.wait4(-1, os.WNOHANG))[0] != 0:
-                exits[wait_result[0]] = os.waitstatus_to_exitcode(wait_result[1]), wait_result[2].ru_maxrss * 1024
-        for role, k, pid in self.forkserver.started() if self.forkserver else ():
-            next(p for p in self.processes if (p.role, p.index) == (role, k)).pid = pid
-            self._report("started", role=role, index=k)
+            while (result := os.wait4(-1, os.WNOHANG))[0] != 0:
+                pid, status, usage = result
+                exits[pid] = (os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
+        for role, local_index, pid in self.forkserver.started() if self.forkserver else ():
+            next(p for p in self.processes if (p.role, p.local_index) == (role, local_index)).pid = pid
+            self._report("started", role=role, index=local_index)
         # A killed sampler may end its trainer before the next check of the machine. Then this call collects both, and
         # the sampler is the cause.
-        for registered in watch.registered_processes(self.logs) if exits and not self.stopping else ():
-            code, _ = exits.get(registered.pid, (0, 0))
-            if registered.role in WORKERS and code < 0 and code != -signal.SIGTERM:
-                self._fail(registered.role, registered.index, code)
+        if exits and not self.stopping:
+            for registered in watch.registered_processes(self.logs):
+                code, _ = exits.get(registered.pid, (0, 0))
+                if registered.role in WORKERS and code < 0 and code != -signal.SIGTERM:
+                    self._fail(registered.role, registered.local_index, code)
         for process in self.processes:
             if process.pid in exits and process.code is None:
-                code, process.peak_rss = exits[process.pid]
-                process.code = code
-                self._report_exit(process.role, process.index, code)
+                process.code, process.peak_rss = exits[process.pid]
+                self._report_exit(process.role, process.local_index, process.code)
 
-    def _report_exit(self, role: str, k: int, code: int) -> None:
+    def _report_exit(self, role: str, local_index: int, code: int) -> None:
         self._forward_events(flush=True)  # the last event of a rank explains more than its exit code
-        self._report("exited", role=role, index=k, code=code)
+        self._report("exited", role=role, index=local_index, code=code)
         if code != 0 and not self.stopping:
-            self._fail(role, k, code)
+            self._fail(role, local_index, code)
         elif self.roles_to_start and not self.stopping:  # services end after the other roles
             unstarted = " and ".join(f"{other}s" for other in sorted(self.roles_to_start))
-            self._fail(role, k, cause=f"ended before the {unstarted}; {self.spec.roles[0].early_end}".rstrip("; "))
+            cause = f"ended before the {unstarted}; {self.spec.roles[0].early_end}".rstrip("; ")
+            self._fail(role, local_index, cause=cause)
 
     def _announce_listeners(self) -> None:
         for role in [self.spec.role(name) for name in self.loading]:
@@ -251,12 +261,13 @@ def main() -> None:
     channel = msg.Channel(0, 1)
     channel.put(msg.Hello(package_digest(), os.path.expanduser("~"), network.ipv4_addresses()))
     try:
-        prepare = wait_for_command(channel, "the job from the coordinator", PREPARE_SECONDS)[0]
+        prepare = wait_for_command(channel, "the job from the coordinator", 12 * 3600.0)[0]  # data is copied before
         assert isinstance(prepare, msg.Prepare)
-        checked = check_machine(prepare.spec, prepare.index), find_versions(prepare.spec.same_packages)
-        channel.put(msg.Checked(*checked, time.time()))
-        commands = wait_for_command(channel, "the start of the job", START_SECONDS)
-        agent = Agent(prepare.spec, prepare.index, channel, commands)
+        findings = check_machine(prepare.spec, prepare.machine_index)
+        versions = find_versions(prepare.spec.same_packages)
+        channel.put(msg.Checked(findings, versions, time.time()))
+        commands = wait_for_command(channel, "the start of the job", 300.0)  # other machines are checked
+        agent = Agent(prepare.spec, prepare.machine_index, channel, commands)
         signal.signal(signal.SIGTERM, agent.stop_on_signal)
         agent.run_job()
     except EOFError:  # the coordinator is gone

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tutorial_lib import errors
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong, describe_exit_code, retry_until_timeout
@@ -21,7 +21,7 @@ from tutorial_lib.launcher.findings import Findings, verdict
 from tutorial_lib.launcher.jobspec import JobSpec
 from tutorial_lib.launcher.logs import read_last_lines
 
-START_SECONDS, CHECK_SECONDS, CLEAN_SECONDS, STOP_SECONDS = 60.0, 60.0, 5.0, 5.0  # some nodes must wake up to start
+START_SECONDS = 60.0  # some nodes must wake up to start
 CLOCK_SECONDS = 5.0  # with a larger difference of clocks, logs and events cannot be put in order
 REINSTALL = "Install the same requirements.lock and the same tutorial_lib on every machine."
 SYNCHRONIZE = "Logs and events need synchronized clocks: sudo timedatectl set-ntp true"
@@ -29,13 +29,12 @@ Kind = TypeVar("Kind", bound=msg.Message)
 
 
 class Agents(contextlib.AbstractContextManager["Agents"]):
-    """The agents of a job. Entering starts one on each machine of an entered backend, and leaving stops them.
-
-    Their standard error is stored in ``log_dir/MACHINE/agent.log``. ``say`` prints that a wait takes longer.
-    """
+    """The agents of a job. Entering starts one on each machine of an entered backend, and leaving stops them."""
 
     def __init__(self, backend: Backend, log_dir: Path, say: Callable[[str], None] = errors.print_to_stderr) -> None:
-        self.backend, self.log_dir, self.say = backend, log_dir, say
+        self.backend = backend
+        self.say = say  # prints that a wait takes longer
+        self.logs = [log_dir / machine.name / "agent.log" for machine in backend.machines]  # their standard error
         self.processes: list[subprocess.Popen] = []  # on this computer, such as ssh clients
         self.open: set[int] = set()  # machines whose agent will still send messages
         self.clock_offsets: dict[int, float] = {}  # seconds by which a clock is ahead, according to the fastest message
@@ -45,36 +44,30 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
 
     def __enter__(self) -> "Agents":
         """Start the agents. An InputError has the message of a client program, such as ssh, that failed."""
-        try:
-            for index, machine in enumerate(self.backend.machines):
-                self._log(index).parent.mkdir(parents=True, exist_ok=True)
-                with self._log(index).open("ab") as error_log:
+        with contextlib.ExitStack() as stack:
+            stack.push(self)  # an error below stops the agents
+            for machine_index, (machine, log) in enumerate(zip(self.backend.machines, self.logs, strict=True)):
+                log.parent.mkdir(parents=True, exist_ok=True)
+                with log.open("ab") as error_log:
                     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": error_log}
-                    agent = self.backend.popen(machine, run_module("tutorial_lib.launcher.agent"), **pipes)
-                assert agent.stdin is not None
-                assert agent.stdout is not None
+                    agent: Any = self.backend.popen(machine, run_module("tutorial_lib.launcher.agent"), **pipes)
                 self.processes.append(agent)
-                self.open.add(index)
-                self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, index)
+                self.open.add(machine_index)
+                self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, machine_index)
                 self._channels.append(msg.Channel(agent.stdout.fileno(), agent.stdin.fileno()))
             hellos = self._collect(msg.Hello, "the agents to start", START_SECONDS)
             package = package_digest()
             for machine, hello in zip(self.backend.machines, hellos, strict=True):
                 if hello.package != package:
-                    message = f"{machine.name}: its tutorial_lib differs from the one on this computer"
-                    raise InputError(message, REINSTALL)
+                    problem = f"{machine.name}: tutorial_lib differs from the version on this computer"
+                    raise InputError(problem, REINSTALL)
             self.backend.resolve(hellos)
-        except BaseException:
-            self.__exit__()
-            raise
+            stack.pop_all()
         return self
 
     def __exit__(self, *_exc: object) -> None:
         with contextlib.suppress(JobError):
-            self.stop(STOP_SECONDS, lambda _index, _message: None)
-
-    def _log(self, index: int) -> Path:
-        return self.log_dir / self.backend.machines[index].name / "agent.log"
+            self.stop(5.0, lambda _index, _message: None)
 
     def _collect(self, kind: type[Kind], goal: str, seconds: float) -> list[Kind]:
         """Return one message of this kind from each agent, in the order of the machines."""
@@ -83,33 +76,38 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             for seconds_left in retry_until_timeout(goal, seconds, pause=0, say=self.say):
                 if len(answers) == len(self.processes):
                     break
-                for index, message in self.receive(min(seconds_left, 0.2)):
+                for machine_index, message in self.receive(min(seconds_left, 0.2)):
                     if isinstance(message, msg.Failed):
-                        raise self._not_started(index, message.tail[-5:] or [message.cause])
+                        raise self._not_started(machine_index, message.tail[-5:] or [message.cause])
                     if isinstance(message, kind):
-                        answers[index] = message
+                        answers[machine_index] = message
         except WaitedTooLong:
-            k = min(set(range(len(self.processes))) - answers.keys())
-            raise self._not_started(k, read_last_lines(self._log(k))[-5:], f"no answer within {seconds:g} s") from None
-        return [answers[index] for index in sorted(answers)]
+            machine_index = min(set(range(len(self.processes))) - answers.keys())
+            lines = read_last_lines(self.logs[machine_index])[-5:]
+            raise self._not_started(machine_index, lines, f"no answer within {seconds:g} s") from None
+        return [answers[machine_index] for machine_index in sorted(answers)]
 
-    def _not_started(self, index: int, lines: list[str], problem: str = "") -> InputError:
-        machine, last_line = self.backend.machines[index], lines[-1] if lines else ""
+    def _not_started(self, machine_index: int, lines: list[str], problem: str = "") -> InputError:
+        machine = self.backend.machines[machine_index]
+        last_line = lines[-1] if lines else ""
         remedy = "\n".join([*(lines if problem else lines[:-1]), self.backend.remedy(machine, last_line)]).strip()
         return InputError(f"{self.backend.traits.label.format(machine)}: {problem or last_line}", remedy)
 
     def prepare(self, spec: JobSpec) -> Findings:
         """Send a job to the agents, and return the results of their checks. ``spec`` has the paths of the machines."""
-        for index, channel in enumerate(self._channels):
-            channel.put(msg.Prepare(spec, index))
-        answers, findings = self._collect(msg.Checked, "the checks of the machines", CHECK_SECONDS), Findings()
-        first_machine, expected = spec.machines[0].name, answers[0].versions
-        for index, answer in enumerate(answers):
-            name, offset, versions = spec.machines[index].name, self.clock_offsets[index], answer.versions
+        for machine_index, channel in enumerate(self._channels):
+            channel.put(msg.Prepare(spec, machine_index))
+        answers = self._collect(msg.Checked, "the checks of the machines", 60.0)
+        expected = answers[0].versions
+        findings = Findings()
+        for machine_index, answer in enumerate(answers):
+            name = spec.machines[machine_index].name
+            offset = self.clock_offsets[machine_index]
+            versions = answer.versions
             same = versions == expected and not any(v.startswith("not installed") for v in versions.values())
             detail = ", ".join(map(" ".join, versions.items()))
             if versions != expected:
-                detail += f"; {first_machine} has {', '.join(map(' '.join, expected.items()))}"
+                detail += f"; {spec.machines[0].name} has {', '.join(map(' '.join, expected.items()))}"
             clock = f"{offset:+.1f} s compared with the clock of this computer"
             findings += [replace(finding, machine=name) for finding in answer.findings]
             findings.append(verdict(same, "versions", detail, REINSTALL, name))
@@ -121,7 +119,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             channel.put(message)
 
     def receive(self, seconds: float) -> Iterator[tuple[int, msg.Message]]:
-        """Send queued messages, wait at most ``seconds`` for answers, and yield each with the index of its machine.
+        """Send queued messages, wait at most ``seconds`` for answers, and yield each with the number of its machine.
 
         For an agent that ends without ``Done``, yield ``Failed``. The next call yields messages that the caller left.
         """
@@ -139,39 +137,37 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 self._selector.unregister(key.fd)
                 self._inbox.append((key.data, None))
         while self._inbox:
-            index, message = self._inbox.popleft()
-            if message is None and index in self.open:
-                self.open.discard(index)
-                message = msg.Failed("agent", 0, self._describe_end(index), read_last_lines(self._log(index)))
+            machine_index, message = self._inbox.popleft()
+            if message is None and machine_index in self.open:
+                self.open.discard(machine_index)
+                cause = self._describe_end(machine_index)
+                message = msg.Failed("agent", 0, cause, read_last_lines(self.logs[machine_index]))
             if isinstance(message, msg.Done):
-                self.open.discard(index)
+                self.open.discard(machine_index)
             if message is not None:
-                yield index, message
+                yield machine_index, message
 
-    def _describe_end(self, index: int) -> str:
+    def _describe_end(self, machine_index: int) -> str:
         if self.backend.traits.silence_seconds is not None:  # the exit code is that of the client, ssh or srun
-            return "it was killed, or the connection to it is lost (in this case, it stops its processes itself)"
-        wait_or_kill(self.processes[index], 2.0)
-        exit_text = describe_exit_code(self.processes[index].returncode or 0)
+            return "the agent was killed, or the connection to it is lost, in which case it stops its processes"
+        wait_or_kill(self.processes[machine_index], 2.0)
+        exit_text = describe_exit_code(self.processes[machine_index].returncode or 0)
         hint = "; were its emulated machines stopped (machines stop, --ttl)?" if "SIGKILL" in exit_text else ""
         return f"the agent ended unexpectedly ({exit_text}){hint}"
 
     def stop(self, seconds: float, handle: Callable[[int, msg.Message], None]) -> None:
         """Stop all agents, pass their last messages to ``handle``, and kill the agents that do not end in time."""
         remaining = seconds
-        try:
+        with contextlib.suppress(WaitedTooLong), contextlib.ExitStack() as stack:
+            stack.callback(self._close, 0)  # kill the agents that remain, whatever happens
             self.send_all(msg.Command("stop"))
             for remaining in retry_until_timeout("the agents to stop their processes", seconds, pause=0, say=self.say):
                 if not self.open:
                     break
-                for index, message in self.receive(min(remaining, 0.2)):
+                for machine_index, message in self.receive(min(remaining, 0.2)):
                     with contextlib.suppress(JobFailed):  # the first cause is already known
-                        handle(index, message)
+                        handle(machine_index, message)
             self._close(max(0.5, remaining))
-        except WaitedTooLong:
-            pass
-        finally:
-            self._close(0)
 
     def _close(self, seconds: float) -> None:
         """Close the connections, wait for the agents, and kill those that remain. Their processes end with them."""
@@ -182,14 +178,15 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 pipe.close()
         _wait_or_kill_all(self.processes, seconds)
 
-    def clean_up(self, indices: set[int], shm_patterns: Sequence[str]) -> None:
+    def clean_up(self, machine_indices: set[int], shm_patterns: Sequence[str]) -> None:
         """Remove the shared memory of a job on machines whose agent died, because the kernel ends only processes."""
         command = [*run_module("tutorial_lib.launcher.shm"), *shm_patterns]
-        cleaners, pipes = [], dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        for index in sorted(indices):
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        cleaners = []
+        for machine_index in sorted(machine_indices):
             with contextlib.suppress(OSError):
-                cleaners.append(self.backend.popen(self.backend.machines[index], command, **pipes))
-        _wait_or_kill_all(cleaners, CLEAN_SECONDS)
+                cleaners.append(self.backend.popen(self.backend.machines[machine_index], command, **pipes))
+        _wait_or_kill_all(cleaners, 5.0)
 
 
 def _wait_or_kill_all(processes: Sequence[subprocess.Popen], seconds: float) -> None:

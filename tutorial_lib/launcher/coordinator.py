@@ -40,7 +40,7 @@ Milestone = tuple[str | int, ...]  # what a machine has reached: DONE, or the ki
 MILESTONE_FIELDS = {"serving": ("role",), "exited": ("role", "index", "code"), "left": ("local_rank",)}
 DONE: Milestone = ("done",)
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
-PING_SECONDS, GAP_SECONDS, STACKS_SECONDS = 5.0, 5.0, 8.0
+STACKS_SECONDS = 8.0
 
 
 @dataclass
@@ -49,31 +49,28 @@ class MachineUse:
     peak_rss: dict[str, int] = field(default_factory=dict)  # resident memory of the largest process of each role
 
 
+@dataclass(eq=False)
 class Coordinator:
-    """Runs one job on agents that have been started, and calls ``on_event`` in this thread for each event.
+    """Runs one job on agents that have been started, and calls ``on_event`` in this thread for each event."""
 
-    ``remote`` is the job with the paths of the machines, if they differ from those of this computer.
-    """
+    agents: Agents
+    spec: JobSpec
+    on_event: OnEvent = lambda _event: None
+    limits: Limits = field(default_factory=Limits)
+    remote: JobSpec | None = None  # the job with the paths of the machines, if they differ from those of this computer
 
-    def __init__(
-        self,
-        agents: Agents,
-        spec: JobSpec,
-        on_event: OnEvent = lambda _event: None,
-        limits: Limits | None = None,
-        remote: JobSpec | None = None,
-    ) -> None:
-        self.agents, self.spec, self.on_event, self.limits = agents, spec, on_event, limits or Limits()
-        self.remote = remote or spec
-        self.use = {machine.name: MachineUse() for machine in spec.machines}
+    def __post_init__(self) -> None:
+        self.use = {machine.name: MachineUse() for machine in self.spec.machines}
         self.events: list[Event] = []
-        self._milestones: list[set[Milestone]] = [set() for _ in spec.machines]
-        self._ranks = [("exited", r.name, k, 0) for r in spec.roles if not r.service for k in range(r.count)]
+        self._milestones: list[set[Milestone]] = [set() for _ in self.spec.machines]
+        self._rank_exits = [("exited", r.name, k, 0) for r in self.spec.roles if not r.service for k in range(r.count)]
         self._stacks: dict[int, list[ProcessStack]] = {}
         self._offsets: dict[int, float] = {}
-        self._last_progress = self._last_check = time.monotonic()  # of the job, and of its progress
-        self._last_messages = [self._last_progress] * len(spec.machines)  # when each agent sent a message
-        self._last_ping, self._save_deadline, self._has_unsaved_steps = 0.0, math.inf, False
+        self._last_progress = self._last_check = time.monotonic()  # last sign of life, last check
+        self._last_messages = [self._last_progress] * len(self.spec.machines)  # when each agent sent a message
+        self._last_ping = 0.0
+        self._save_deadline = math.inf
+        self._has_unsaved_steps = False
 
     def run_job(self) -> dict[str, MachineUse]:
         """Run the job to its end and return the resources that each machine used. All errors end it everywhere."""
@@ -110,7 +107,7 @@ class Coordinator:
     def check_machines(self) -> None:
         """Check the machines. A PreflightFailed reports what would make the job fail."""
         self._event("stage", stage="checks")
-        findings = self.agents.prepare(self.remote)
+        findings = self.agents.prepare(self.remote or self.spec)
         if findings.failed:
             raise PreflightFailed(findings)
         for finding in findings:
@@ -122,7 +119,7 @@ class Coordinator:
         return {index for index, reported in enumerate(self._milestones) if not reported.issuperset(milestones)}
 
     def _wait_for_ranks(self) -> None:
-        """Wait until all ranks have ended well. After the first SIGTERM, they get some seconds to save."""
+        """Wait until all ranks have exited with code 0. After the first SIGTERM, they get some seconds to save."""
 
         def request_final_checkpoint() -> None:
             kinds = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
@@ -132,7 +129,7 @@ class Coordinator:
 
         try:
             with first_sigterm(request_final_checkpoint) if self.limits.saving else contextlib.nullcontext():
-                self._wait_for(self._ranks, self.limits.job, "the trainers to finish")
+                self._wait_for(self._rank_exits, self.limits.job, "the trainers to finish")
         except JobError as error:
             if self._save_deadline == math.inf:
                 raise
@@ -150,12 +147,12 @@ class Coordinator:
                 self._handle_until(lambda: False, seconds_left)
             except JobFailed as other:
                 failure = failure if other.is_consequence else other
-        if (failure.is_consequence or failure.is_stall) and self._missing(self._ranks):
-            for index, reported in enumerate(self._milestones):
-                for _, role, k, _ in filter(reported.__contains__, self._ranks):
-                    if ("left", k) not in reported:  # a rank of train reports when it ends in order
+        if (failure.is_consequence or failure.is_stall) and self._missing(self._rank_exits):
+            for machine_index, reported in enumerate(self._milestones):
+                for _, role, local_index, _ in [rank_exit for rank_exit in self._rank_exits if rank_exit in reported]:
+                    if ("left", local_index) not in reported:  # a rank of train reports when it ends in order
                         cause = f"ended with exit code 0 while other ranks were running; {failure.message}"
-                        return JobFailed(self.spec, index, role, k, cause)
+                        return JobFailed(self.spec, machine_index, role, local_index, cause)
         return failure
 
     def _event(self, kind: str, **fields: object) -> None:
@@ -171,14 +168,14 @@ class Coordinator:
         def all_reported() -> bool:
             missing = self._missing(milestones)
             if ended := missing - self.agents.open:
-                raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended; waited for {goal}")
+                raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended while the job waited for {goal}")
             if missing:
                 self._check_progress()
             return not missing
 
         if not self._handle_until(all_reported, math.inf if seconds is None else seconds):
             missing = sorted(self._missing(milestones))
-            names = ", ".join(self.spec.machines[k].name for k in missing)
+            names = ", ".join(self.spec.machines[index].name for index in missing)
             raise JobFailed(self.spec, missing[0], "agent", 0, f"waited {seconds:g} s for {goal} on {names}")
 
     def _handle_until(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -189,17 +186,18 @@ class Coordinator:
                 raise WaitedTooLong(f"the ranks did not save within {self.limits.saving:g} s")
             if (seconds_left := deadline - time.monotonic()) <= 0:
                 return False
-            for index, message in self.agents.receive(min(seconds_left, 0.2)):
-                self._handle(index, message)
+            for machine_index, message in self.agents.receive(min(seconds_left, 0.2)):
+                self._handle(machine_index, message)
         return True
 
     def _check_progress(self) -> None:
-        """Send pings, and raise a JobFailed if an agent is silent or no process of the job does anything."""
+        """Send a ping every 5 s, and raise a JobFailed if an agent is silent or no process of the job does anything."""
         now = time.monotonic()
-        if now - self._last_check > GAP_SECONDS:  # this process was suspended (Ctrl-Z), and messages may be unread
-            self._last_progress, self._last_messages = now, [now] * len(self._last_messages)
+        if now - self._last_check > 5.0:  # this process was suspended (Ctrl-Z), and messages may be unread
+            self._last_progress = now
+            self._last_messages = [now] * len(self._last_messages)
         self._last_check = now
-        if now - self._last_ping > PING_SECONDS:
+        if now - self._last_ping > 5.0:
             self._last_ping = now
             self.agents.send_all(msg.Command("save" if self._save_deadline < math.inf else "ping"))
         self._blame_silent_agents(self.limits.silence)
@@ -211,41 +209,41 @@ class Coordinator:
             raise stall_failure(self.spec, self.limits.stall, self._stacks)
 
     def _blame_silent_agents(self, limit: float) -> None:
-        for index in sorted(self.agents.open):
-            if time.monotonic() - self._last_messages[index] > limit:
+        for machine_index in sorted(self.agents.open):
+            if time.monotonic() - self._last_messages[machine_index] > limit:
                 cause = f"sent no message for {limit:g} s: the machine or its network is down or frozen"
-                raise JobFailed(self.spec, index, "agent", 0, cause)
+                raise JobFailed(self.spec, machine_index, "agent", 0, cause)
 
-    def _handle(self, index: int, message: msg.Message) -> None:
-        machine = self.spec.machines[index].name
-        self._last_messages[index] = time.monotonic()
+    def _handle(self, machine_index: int, message: msg.Message) -> None:
+        machine = self.spec.machines[machine_index].name
+        self._last_messages[machine_index] = time.monotonic()
         if not isinstance(message, msg.Heartbeat) or message.busy:
-            self._last_progress = self._last_messages[index]
+            self._last_progress = self._last_messages[machine_index]
         if isinstance(message, msg.Report):
-            self._handle_event({"machine": machine, **message.event}, index)
+            self._handle_event({"machine": machine, **message.event}, machine_index)
         elif isinstance(message, msg.Failed):
-            raise JobFailed(self.spec, index, message.role, message.index, message.cause, message.tail)
+            raise JobFailed(self.spec, machine_index, message.role, message.local_index, message.cause, message.tail)
         elif isinstance(message, msg.Stacks):
-            self._stacks[index] = message.stacks
+            self._stacks[machine_index] = message.stacks
         elif isinstance(message, msg.Done):
-            self._milestones[index].add(DONE)
+            self._milestones[machine_index].add(DONE)
             self.use[machine].peak_rss = message.peak_rss
         elif isinstance(message, msg.Heartbeat):
-            if (offset := self.agents.clock_offsets[index]) != self._offsets.get(index):
-                self._offsets[index] = offset
+            if (offset := self.agents.clock_offsets[machine_index]) != self._offsets.get(machine_index):
+                self._offsets[machine_index] = offset
                 self._event("clock", machine=machine, offset=offset)
             if (sent := message.bytes_sent) != self.use[machine].bytes_sent:
                 self.use[machine].bytes_sent = sent
                 self.on_event({"kind": "traffic", "machine": machine, "bytes_sent": sent, "time": message.time})
 
-    def _handle_event(self, event: Event, index: int) -> None:
+    def _handle_event(self, event: Event, machine_index: int) -> None:
         kind = event["kind"]
         if kind != "output":
             self.events.append(event)
         self.on_event(event)
         if kind in MILESTONE_FIELDS:
-            self._milestones[index].add((kind, *(event[name] for name in MILESTONE_FIELDS[kind])))
+            self._milestones[machine_index].add((kind, *(event[name] for name in MILESTONE_FIELDS[kind])))
         if kind == "failure":
-            role, k = event.get("role", "trainer"), event["local_rank"]
+            role = event.get("role", "trainer")
             cause = f"{event['exception']}: {event['message']}" if event["message"] else event["exception"]
-            raise JobFailed(self.spec, index, role, k, cause, event["traceback"])
+            raise JobFailed(self.spec, machine_index, role, event["local_rank"], cause, event["traceback"])

@@ -19,7 +19,6 @@ def run_module(name: str) -> list[str]:
 
 
 def package_digest() -> str:
-    """Return a checksum of the text of tutorial_lib."""
     paths = sorted(path for path in Path(__file__).parents[1].rglob("*.py") if path.is_file())
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
@@ -33,10 +32,10 @@ def count_cpus() -> int:
     return allowed
 
 
-def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]:
-    """Return the variables that a job adds to the environment of every process on machine ``index``."""
+def job_environment(spec: JobSpec, machine_index: int, interface: str) -> dict[str, str]:
+    """Return the variables that a job adds to the environment of every process on a machine."""
     user = {name: os.path.expandvars(value) for name, value in spec.user_env.items()}
-    hook, python_path = str(Path(__file__).with_name("hook")), user.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    python_path = user.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
         # ``python3`` in a command is this interpreter
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
@@ -44,27 +43,27 @@ def job_environment(spec: JobSpec, index: int, interface: str) -> dict[str, str]
         **dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], interface),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # as in the command itself, see __main__
         "PYTHONUNBUFFERED": "1",
-        "TUTORIAL_MACHINE": spec.machines[index].name,
-        "TUTORIAL_LOG_DIR": str(spec.log_folder(index)),
+        "TUTORIAL_MACHINE": spec.machines[machine_index].name,
+        "TUTORIAL_LOG_DIR": str(spec.log_folder(machine_index)),
         "TUTORIAL_STARTUP_FILES": os.pathsep.join(spec.startup_files),
         "TUTORIAL_WORKER_ROLES": json.dumps(spec.worker_roles),
         **({"TUTORIAL_SHELL": "1"} if spec.shell else {}),
         **spec.env,
         **user,
-        "PYTHONPATH": os.pathsep.join(path for path in [hook, python_path] if path),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).with_name("hook")), python_path])),
     }
 
 
-def role_environment(spec: JobSpec, index: int, role: Role, k: int, cpus: int) -> dict[str, str]:
-    """Return the variables of process ``k`` of a role on machine ``index``, which has ``cpus`` CPUs."""
-    rank = index * role.count + k
+def role_environment(spec: JobSpec, machine_index: int, role: Role, local_index: int, cpus: int) -> dict[str, str]:
+    """Return the variables of a process of a role on a machine that has ``cpus`` CPUs."""
+    rank = machine_index * role.count + local_index
     env = {name: value.format(global_index=rank) for name, value in role.env.items()}
     threads = role.threads or max(1, int(cpus * role.cpu_share) // role.count)
-    env |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(k), "TUTORIAL_RANKED": str(int(role.ranked))}
+    env |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(local_index), "TUTORIAL_RANKED": str(int(role.ranked))}
     env["OMP_NUM_THREADS"] = str(threads)
     if role.ranked:
-        env |= {"RANK": str(rank), "WORLD_SIZE": str(len(spec.machines) * role.count), "GROUP_RANK": str(index)}
-        env |= {"LOCAL_RANK": str(k), "LOCAL_WORLD_SIZE": str(role.count)}
+        env |= {"RANK": str(rank), "WORLD_SIZE": str(len(spec.machines) * role.count), "GROUP_RANK": str(machine_index)}
+        env |= {"LOCAL_RANK": str(local_index), "LOCAL_WORLD_SIZE": str(role.count)}
         env |= {"MASTER_ADDR": spec.machines[0].address, "MASTER_PORT": str(spec.master_port)}
     return env
 

@@ -22,14 +22,18 @@ _CONSEQUENCE = re.compile(
 
 
 class JobFailed(JobError):
-    """The job failed, because of process ``index`` of a role on a machine. ``tail`` is the end of its ``log``."""
+    """The job failed because of a process on ``machine``. ``tail`` is the end of its ``log``."""
 
     is_stall = False
 
-    def __init__(self, spec: JobSpec, machine: int, role: str, index: int, cause: str, tail: list[str] | None = None):
-        super().__init__(f"{_name(spec, machine, role, index)}: {cause}")
-        self.machine, self.role, self.index = spec.machines[machine].name, role, index
-        self.rank, self.log = spec.rank(role, machine, index), spec.log_folder(machine) / log_name(role, index)
+    def __init__(
+        self, spec: JobSpec, machine_index: int, role: str, local_index: int, cause: str, tail: list[str] | None = None
+    ) -> None:
+        super().__init__(f"{_name_process(spec, machine_index, role, local_index)}: {cause}")
+        self.machine = spec.machines[machine_index].name
+        self.role = role
+        self.rank = spec.rank(role, machine_index, local_index)
+        self.log = spec.log_folder(machine_index) / log_name(role, local_index)
         self.tail = read_last_lines(self.log) if tail is None else tail
 
     @property
@@ -38,11 +42,11 @@ class JobFailed(JobError):
         return bool(_CONSEQUENCE.search(self.message))
 
 
-def _name(spec: JobSpec, index: int, role: str, k: int) -> str:
+def _name_process(spec: JobSpec, machine_index: int, role: str, local_index: int) -> str:
     """Return ``trainer 1 (rank 3) on machine-1``."""
-    rank = spec.rank("trainer" if role in WORKERS else role, index, k)
-    number = "" if role in ONE_A_MACHINE else f" of trainer {k}" if role in WORKERS else f" {k}"
-    return f"{role}{number}{'' if rank is None else f' (rank {rank})'} on {spec.machines[index].name}"
+    rank = spec.rank("trainer" if role in WORKERS else role, machine_index, local_index)
+    number = "" if role in ONE_A_MACHINE else f" of trainer {local_index}" if role in WORKERS else f" {local_index}"
+    return f"{role}{number}{'' if rank is None else f' (rank {rank})'} on {spec.machines[machine_index].name}"
 
 
 def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[ProcessStack]]) -> JobFailed:
@@ -50,24 +54,29 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[P
 
     It names a stopped process, or else the call in which each rank waits.
     """
-    pairs = [(index, stack) for index in sorted(stacks) for stack in stacks[index]]
-    texts = {(index, stack): f"{_name(spec, index, stack.role, stack.index)} {stack.where()}" for index, stack in pairs}
-    stopped = [(index, stack) for index, stack in pairs if stack.state == "T"]
-    shown = stopped[:1] or [(index, stack) for index, stack in pairs if stack.role == "trainer"] or pairs
-    index, stack = shown[0] if shown else (0, ProcessStack("agent", 0, 0))
-    failure = JobFailed(spec, index, stack.role, stack.index, "", list(texts.values()))
+    sentences = {}
+    for machine_index in sorted(stacks):
+        for stack in stacks[machine_index]:
+            name = _name_process(spec, machine_index, stack.role, stack.local_index)
+            sentences[machine_index, stack] = f"{name} {stack.where()}"
+    stopped = [key for key in sentences if key[1].state == "T"]
+    shown = stopped[:1] or [key for key in sentences if key[1].role == "trainer"] or list(sentences)
+    machine_index, stack = shown[0] if shown else (0, ProcessStack("agent", 0, 0))
+    failure = JobFailed(spec, machine_index, stack.role, stack.local_index, "", list(sentences.values()))
     failure.message = f"the job has made no progress for {seconds:g} s: "
-    failure.message += "; ".join(texts[pair] for pair in shown) or "no process answered"
-    failure.args, failure.log, failure.is_stall = (failure.message,), Path(spec.log_dir) / "stacks.txt", True
+    failure.message += "; ".join(sentences[key] for key in shown) or "no process answered"
+    failure.args = (failure.message,)
+    failure.log = Path(spec.log_dir) / "stacks.txt"
+    failure.is_stall = True
     with contextlib.suppress(OSError):  # a full disk must not hide the failure
         names = [machine.name for machine in spec.machines]
-        lines = [f"=== {names[k]}, {s.role} {s.index}, pid {s.pid}: {s.where()}\n{s.text}" for k, s in pairs]
+        lines = [f"=== {names[k]}, {s.role} {s.local_index}, pid {s.pid}: {s.where()}\n{s.text}" for k, s in sentences]
         failure.log.write_text("\n".join(lines))
     return failure
 
 
 def describe_interruption(exit_code: object) -> str:
-    """Return a sentence for a command that a person or a signal ended, or an empty text for other exit codes."""
+    """Return a sentence for a command that a person or a signal ended, or an empty string for other exit codes."""
     ended: dict[object, str] = {130: "interrupted", 143: "terminated by SIGTERM", 129: "terminated by SIGHUP"}
     return f"{ended[exit_code]}; all started processes have been stopped" if exit_code in ended else ""
 

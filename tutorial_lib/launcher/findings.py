@@ -16,7 +16,7 @@ class Finding:
     check: str
     status: str  # ok, fail or skip; the detail of a skip is the reason
     detail: str
-    remedy: str = ""  # of a fail; may span lines
+    remedy: str = ""  # advice for a fail, one or several lines
     machine: str = ""  # empty for this computer and for the whole job
 
     @property

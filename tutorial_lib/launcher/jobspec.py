@@ -30,19 +30,17 @@ class Role:
     service: bool = False  # the processes serve the other roles and end by themselves after them
     threads: int | None = None  # OpenMP threads of a process, or None for an equal share of cpu_share
     cpu_share: float = 1.0  # share of the CPUs of a machine that all processes of this role divide
-    early_end: str = ""  # question for the user if a process ends well before the other roles have been started
+    early_end: str = ""  # question for the user if a process exits with code 0 before all roles have started
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Machines, roles, paths and environment of a job."""
-
-    machines: list[Machine]  # machine k has the processes k * count to (k + 1) * count - 1 of a role
+    machines: list[Machine]  # machine 1 has the processes count to 2 * count - 1 of each role
     roles: list[Role]  # in the order in which they start
     cwd: str  # working directory of every process
     log_dir: str  # folder that gets one subfolder for each machine
     master_port: int  # on machine 0, where the ranks meet
-    env: dict[str, str] = field(default_factory=dict)  # of every process
+    env: dict[str, str] = field(default_factory=dict)  # variables of every process
     user_env: dict[str, str] = field(default_factory=dict)  # takes precedence; $NAME is replaced on each machine
     template: list[str] | None = None  # program of the forkserver, which forks the roles without a command
     shell: bool = False  # a command is /bin/sh -c TEXT, so that the program is a child of the shell
@@ -56,15 +54,16 @@ class JobSpec:
     silence: float | None = None  # seconds without a message after which an agent stops, or None for no limit
     show_output: bool = False  # the agents forward the output of the ranks
 
-    def log_folder(self, index: int) -> Path:
-        return Path(self.log_dir) / self.machines[index].name
+    def log_folder(self, machine_index: int) -> Path:
+        return Path(self.log_dir) / self.machines[machine_index].name
 
     def role(self, name: str) -> Role:
         return next(role for role in self.roles if role.name == name)
 
-    def rank(self, name: str, index: int, k: int) -> int | None:
-        """Return the global rank of process ``k`` of a role on machine ``index``, or None for roles without ranks."""
-        return next((index * role.count + k for role in self.roles if role.name == name and role.ranked), None)
+    def rank(self, name: str, machine_index: int, local_index: int) -> int | None:
+        """Return the global rank of process ``local_index`` of a role on a machine, or None for roles without ranks."""
+        ranked = any(role.name == name and role.ranked for role in self.roles)
+        return machine_index * self.role(name).count + local_index if ranked else None
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from tutorial_lib.files import JsonObject
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 20
 LINE_CHARACTERS = 1000
-READ_BYTES = 1 << 20  # of one file in one call, and the longest event
-OUTPUT_BYTES = 1 << 14  # of one trainer that are shown at a time
+READ_BYTES = 1 << 20  # bytes per file and call, and of the longest event
+OUTPUT_BYTES = 1 << 14  # bytes of a trainer's output to show at a time
 ONE_A_MACHINE = ("agent", "forkserver")
 WORKERS = ("sampler", "worker")  # processes that a trainer starts, which have the index of the trainer
 THREADS_LEFT = "terminate called without an active exception"
@@ -25,11 +25,11 @@ PEER_GONE = r"[Cc]onnection (reset|closed|refused)|([Rr]eset|[Cc]losed) by peer|
 _EXCEPTION = re.compile(r"([\w.]+\.)?\w*(Error|Exception|Interrupt)(:|$)")
 
 
-def log_name(role: str, k: int) -> str:
-    """Return the name of the log of process ``k`` of a role. The processes of a trainer write to its log."""
+def log_name(role: str, local_index: int) -> str:
+    """Return the name of the log of a process of a role. The processes of a trainer write to its log."""
     if role in ONE_A_MACHINE:
         return f"{role}.log"
-    return f"{'trainer' if role in WORKERS else role}-{k}.log"
+    return f"{'trainer' if role in WORKERS else role}-{local_index}.log"
 
 
 def read_end(path: Path, max_bytes: int = TAIL_BYTES) -> str:
@@ -46,7 +46,6 @@ def read_last_lines(path: Path) -> list[str]:
 
 
 def truncate_line(line: str) -> str:
-    """Return a line, or its first 1,000 characters with a mark."""
     return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} ... (cut here)"
 
 

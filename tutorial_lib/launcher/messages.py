@@ -1,4 +1,8 @@
-"""Messages between the coordinator and the agents, as lines of JSON. Neither side ever waits for the other."""
+"""Messages between the coordinator and the agents, as lines of JSON. Neither side ever waits for the other.
+
+The coordinator sends Prepare, StartRole for each role, and Command at any time. An agent sends Hello, then Checked in
+response to Prepare, Report, Heartbeat, Failed and Stacks during the job, and finally Done.
+"""
 
 import contextlib
 import json
@@ -29,10 +33,8 @@ class Message:
 
 
 class Prepare(Message):
-    """Check the machine for a job."""
-
     spec: JobSpec
-    index: int  # of the machine
+    machine_index: int
 
 
 class StartRole(Message):
@@ -44,23 +46,19 @@ class Command(Message):
 
 
 class Hello(Message):
-    """The first message of an agent."""
-
-    package: str  # a checksum of its tutorial_lib
+    package: str  # checksum of tutorial_lib on the machine
     home: str
     addresses: dict[str, list[str]]  # IPv4 addresses by interface
 
 
 class Checked(Message):
-    """The answer to ``Prepare``."""
-
     findings: list[Finding]
     versions: dict[str, str]
     time: float  # in seconds since the epoch
 
 
 class Report(Message):
-    event: JsonObject  # of the agent or of a rank, see ``coordinator``
+    event: JsonObject  # event of the agent or a rank, see ``coordinator``
 
 
 class Heartbeat(Message):
@@ -73,9 +71,9 @@ class Failed(Message):
     """A process has failed, or the machine cannot continue (role "agent")."""
 
     role: str
-    index: int
+    local_index: int
     cause: str
-    tail: list[str]  # of the log
+    tail: list[str]  # last lines of its log
 
 
 class Stacks(Message):
@@ -83,13 +81,7 @@ class Stacks(Message):
 
 
 class Done(Message):
-    """The last message of an agent."""
-
-    peak_rss: dict[str, int]  # of the largest process of each role
-
-
-def _to_fields(record: object) -> JsonObject:
-    return {CLASS: type(record).__name__, **vars(record)}
+    peak_rss: dict[str, int]  # bytes of the largest process of each role
 
 
 def _to_record(fields: JsonObject) -> object:
@@ -106,7 +98,8 @@ class Channel:
 
     def put(self, message: object) -> None:
         """Queue one message, and write as much as possible now."""
-        self.waiting += json.dumps(message, default=_to_fields).encode() + b"\n"
+        text = json.dumps(message, default=lambda record: {CLASS: type(record).__name__, **vars(record)})
+        self.waiting += text.encode() + b"\n"
         self.push()
 
     def push(self, seconds: float = 0.0) -> None:

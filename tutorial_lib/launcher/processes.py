@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -26,7 +27,6 @@ from tutorial_lib.launcher.backends.namespaces import die_with_parent
 from tutorial_lib.launcher.messages import POLL_SECONDS, Channel
 
 FORKSERVER = "TUTORIAL_FORKSERVER"  # set in the forkserver
-TERM_SECONDS = 3.0
 _started: list[subprocess.Popen] = []  # a dropped Popen would collect the exit code of its child
 
 
@@ -39,21 +39,15 @@ def _die_with(parent_pid: int) -> None:
 
 def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
     """Start a program that appends its output to ``log``, and return its PID for ``os.wait4``."""
-    agent_pid, (_, hard_limit) = os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    agent_pid = os.getpid()
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     # In a large job, a process has more sockets than the usual limit allows, and samplers send tensors as open files.
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     with log.open("ab") as output:
-        child = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=fds,
-            start_new_session=True,
-            preexec_fn=lambda: _die_with(agent_pid),  # an agent has one thread, so this is safe
-        )
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        # An agent has one thread, so preexec_fn is safe.
+        options: Any = {"start_new_session": True, "preexec_fn": lambda: _die_with(agent_pid)}
+        child = subprocess.Popen(argv, cwd=cwd, env=env, pass_fds=fds, **streams, **options)
     _started.append(child)
     return child.pid
 
@@ -61,7 +55,7 @@ def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path,
 def end_descendants(reap: Callable[[], object]) -> None:
     """Terminate all descendants of this process, including orphans. After three seconds, kill the remaining ones."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + TERM_SECONDS
+        deadline = time.monotonic() + 3.0
         # List the processes again, because a process may fork after the others got the signal.
         while (remaining := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for process in remaining:
@@ -79,16 +73,16 @@ class Forkserver:
         self._socket, self.child_socket = socket.socketpair()
         self._channel = Channel(self._socket.fileno(), self._socket.fileno())
 
-    def request_process(self, role: str, index: int, env: dict[str, str], log: Path) -> None:
+    def request_process(self, role: str, local_index: int, env: dict[str, str], log: Path) -> None:
         """Request a process with additional variables, without waiting. The agent notices if the forkserver is gone."""
-        self._channel.put({"role": role, "index": index, "env": env, "log": str(log)})
+        self._channel.put({"role": role, "local_index": local_index, "env": env, "log": str(log)})
 
     def started(self) -> Iterator[tuple[str, int, int]]:
-        """Yield role, index and PID of the processes forked since the last call. They send their PID first."""
+        """Yield role, local index and PID of the processes forked since the last call. They send their PID first."""
         self._channel.push()
         with contextlib.suppress(EOFError, ConnectionError):
             for message in self._channel.receive():
-                yield message["role"], message["index"], message["pid"]
+                yield message["role"], message["local_index"], message["pid"]
 
     def close(self) -> None:
         """Let the forkserver end after the requested processes."""

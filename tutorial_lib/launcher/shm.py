@@ -28,7 +28,6 @@ LOCK_SECONDS = 0.5  # a check of another user holds the lock for a moment
 
 
 def job_files(patterns: Sequence[str]) -> list[str]:
-    """Return the names of the files of jobs in /dev/shm."""
     names = set(os.listdir(SHM))
     matches = [match for name in names for pattern in patterns if (match := re.fullmatch(pattern, name))]
     groups = {group for match in matches for group in match.groups()}
@@ -67,7 +66,8 @@ def _job_folders() -> list[Path]:
 
 def _remove(patterns: Sequence[str]) -> list[str]:
     """Remove the files of jobs, and their folders unless some files are in use. Return the names of removed files."""
-    folders, removed, in_use = _job_folders(), [], False
+    folders = _job_folders()
+    removed, in_use = [], False
     start_time = min((folder.stat().st_mtime for folder in folders), default=float("inf"))
     for path in (SHM / name for name in job_files(patterns)):
         with contextlib.suppress(OSError), open(open_regular_file(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:

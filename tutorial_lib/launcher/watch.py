@@ -19,11 +19,10 @@ import psutil
 from tutorial_lib.launcher.logs import WORKERS, read_end
 
 DUMP_SIGNAL = signal.SIGRTMAX - 1
-DUMP_SECONDS = 1.0  # in which the processes write their stacks
 FOLDER = ".processes"
 SAVE_REQUEST_FILE = f"{FOLDER}/finish"  # if it exists, the trainers save a checkpoint in the middle of an epoch and end
 OOM_HISTORY = 5  # a memory kill more than five calls of ``signs_of_life`` before a death was not its cause
-STACK_BYTES = 1 << 18  # of one process; the main thread is last
+STACK_BYTES = 1 << 18  # bytes of one process, whose main thread is last
 _STATES = {"T": "is stopped by a signal (SIGSTOP?), ", "D": "waits for a disk or a network file system, "}
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|^<|tutorial_lib/launcher/hook")
@@ -34,7 +33,7 @@ class ProcessStack:
     """A process of the job with its stacks and the kernel's letter for its state. A sampler has its trainer's index."""
 
     role: str
-    index: int
+    local_index: int
     pid: int
     state: str = ""
     text: str = ""
@@ -68,15 +67,16 @@ def collect_stacks(folder: Path) -> list[ProcessStack]:
     """Let every living process of a machine write its stacks, and read them. The job is about to end."""
     requested = []
     for record in registered_processes(folder):
-        path = (folder / FOLDER / f"{record.role}-{record.index}-{record.pid}").resolve()
+        path = (folder / FOLDER / f"{record.role}-{record.local_index}-{record.pid}").resolve()
         with contextlib.suppress(psutil.Error):
-            process, state = psutil.Process(record.pid), "".join(_stat(record.pid)[:1])
+            process = psutil.Process(record.pid)
+            state = "".join(_stat(record.pid)[:1])
             # Another program can have the PID by now, and the signal would end it. It does not have the file open.
             if str(path) in [file.path for file in process.open_files()]:
                 process.send_signal(DUMP_SIGNAL)
                 process.resume()  # a stopped process cannot write
                 requested.append((path, replace(record, state=state)))
-    time.sleep(DUMP_SECONDS)
+    time.sleep(1.0)  # the processes write their stacks
     return [replace(stack, text=read_end(path, STACK_BYTES)) for path, stack in requested]
 
 
@@ -92,14 +92,14 @@ class MachineHealth:
     def signs_of_life(self) -> dict[str, float]:
         """Return the CPU seconds of the job (``cpu``) and bytes of logs (``wrote``) since the last call."""
         self._kills.append(memory_kills())
-        cpu, size = 0.0, sum(path.stat().st_size for path in self.folder.glob("*-*.log"))
+        previous_cpu, previous_size = self._cpu, self._size
+        self._size = sum(path.stat().st_size for path in self.folder.glob("*-*.log"))
+        self._cpu = 0.0
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                cpu += sum(process.cpu_times()[:2])  # user and system
+                self._cpu += sum(process.cpu_times()[:2])  # user and system
         # The seconds of a process that has ended are lost.
-        signs = {"cpu": max(0.0, cpu - self._cpu), "wrote": size - self._size}
-        self._cpu, self._size = cpu, size
-        return signs
+        return {"cpu": max(0.0, self._cpu - previous_cpu), "wrote": self._size - previous_size}
 
     def dead_workers(self) -> list[tuple[ProcessStack, int]]:
         """Return failed samplers that were zombies at the last call, too. Their trainers would wait forever."""

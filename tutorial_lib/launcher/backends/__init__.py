@@ -1,4 +1,4 @@
-"""Backends, the places where a job runs: this computer, emulated machines, machines over ssh, and nodes of Slurm."""
+"""Backends, which start processes on this computer, emulated machines, machines over ssh, and nodes of Slurm."""
 
 import contextlib
 import secrets
@@ -11,8 +11,6 @@ from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
 from tutorial_lib.launcher.network import listening_ports
-
-KILLED_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,10 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
         """End what remains after ``Agents`` has ended the processes that it started."""
 
 
-def free_ports(count: int) -> int:
+def find_first_free_port(count: int) -> int:
     """Return the first of ``count`` consecutive ports on which no process of this computer listens."""
-    taken, first_port = listening_ports(), 20_000 + secrets.randbelow(10_000)  # the kernel gives clients larger ones
-    while not taken.isdisjoint(range(first_port, first_port + count)):
+    first_port = 20_000 + secrets.randbelow(10_000)  # the kernel gives clients larger ones
+    while not listening_ports().isdisjoint(range(first_port, first_port + count)):
         first_port += count
     return first_port
 
@@ -70,8 +68,9 @@ class LocalBackend(Backend):
         self.machines = [Machine(name="machine-0", address="127.0.0.1")]
 
     def __enter__(self) -> "LocalBackend":
-        first_port = free_ports(self.servers + 1)  # shortly before they are used
-        self.machines, self.master_port = [replace(self.machines[0], port=first_port)], first_port + self.servers
+        first_port = find_first_free_port(self.servers + 1)  # shortly before they are used
+        self.machines = [replace(self.machines[0], port=first_port)]
+        self.master_port = first_port + self.servers
         return self
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:  # noqa: ARG002
@@ -85,4 +84,4 @@ def wait_or_kill(process: subprocess.Popen, seconds: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=KILLED_SECONDS)
+            process.wait(timeout=5.0)

@@ -66,8 +66,8 @@ class EmulatedBackend(Backend):
     registration: IO[str] | None = None  # a locked file that is kept open and then removed by the daemon
     _daemon: Any = None
     folder: Path  # on this computer, with the private disks. It is removed together with the machines
-    pid: int  # of the daemon
-    pids: dict[str, int]  # of the first process of each machine
+    pid: int  # PID of the daemon
+    pids: dict[str, int]  # PID of the first process of each machine
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class EmulatedBackend(Backend):
     ) -> None:
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines, expected 1 to {MAX_MACHINES}")
-        self.rate, self.shm_bytes, self.private = parse_wire(wire), shm_bytes, private
+        self.rate = parse_wire(wire)
+        self.shm_bytes, self.private = shm_bytes, private
         cpus = sorted(os.sched_getaffinity(0))
         shares = [cpus[k::count] or [cpus[k % len(cpus)]] for k in range(count)]  # machines can share a CPU
         self.machines = [Machine(f"machine-{k}", f"{SUBNET}.{k + 1}", cpus=tuple(shares[k])) for k in range(count)]
@@ -92,25 +93,27 @@ class EmulatedBackend(Backend):
         return Path(f"{self.folder}/{machine.name}{path}")
 
     def __enter__(self) -> "EmulatedBackend":
-        plan: JsonObject = {"machines": {machine.name: machine.address for machine in self.machines}, "rate": self.rate}
-        plan |= {"layers": {machine.name: _list_layers(self.private) for machine in self.separate}}
-        plan |= {"shm_bytes": self.shm_bytes, "registration": self.registration and self.registration.name}
+        request: JsonObject = {"rate": self.rate, "shm_bytes": self.shm_bytes}
+        request["machines"] = {machine.name: machine.address for machine in self.machines}
+        request["layers"] = {machine.name: _list_layers(self.private) for machine in self.separate}
+        request["registration"] = self.registration and self.registration.name
         inherited = [self.registration.fileno()] if self.registration else []
         # The daemon ends when its standard input ends. A reader of our standard error would wait for the daemon.
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.push(self)  # an error below stops the machines
             self._daemon = subprocess.Popen(EMULATOR, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited, **pipes)
-            print(json.dumps(plan), file=self._daemon.stdin, flush=True)
+            print(json.dumps(request), file=self._daemon.stdin, flush=True)
             answer: JsonObject = {}
             with self._daemon.stdout as lines:  # one line of the daemon and of each machine
                 while "error" not in answer and len(answer) < 2 + len(self.machines):
                     answer |= json.loads(lines.readline() or '{"error": "the daemon of the machines was killed"}')
             if "error" in answer:
                 raise EmulationUnavailable(f"this host does not allow emulated machines: {answer['error']}", _remedy())
-        except BaseException:
-            self.__exit__()
-            raise
-        self.pid, self.folder, self.pids = answer.pop("daemon"), Path(answer.pop("folder")), answer
+            stack.pop_all()
+        self.pid = answer.pop("daemon")
+        self.folder = Path(answer.pop("folder"))
+        self.pids = answer  # the rest
         return self
 
     def keep_running(self, end_time: float) -> None:
@@ -121,17 +124,15 @@ class EmulatedBackend(Backend):
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         # As over ssh, a command starts in / because Python imports from its working directory.
-        cwd = kwargs.pop("cwd", None) or ("/" if machine in self.separate else None)
+        cwd = str(kwargs.pop("cwd", None) or ("/" if machine in self.separate else ""))
         return subprocess.Popen(self.command(machine, argv, cwd), start_new_session=True, **kwargs)
 
-    def command(
-        self, machine: Machine, argv: Sequence[str], cwd: Path | str | None = None, *, as_user: bool = False
-    ) -> list[str]:
+    def command(self, machine: Machine, argv: Sequence[str], cwd: str = "", *, as_user: bool = False) -> list[str]:
         """Return the command that runs ``argv`` on a machine, with the ID of root unless ``as_user`` is true."""
-        cwd = cwd or (Path.home() if machine in self.separate else Path.cwd())
+        cwd = cwd or str(Path.home() if machine in self.separate else Path.cwd())
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
-        plan = {"pid": self.pids[machine.name], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
-        return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(plan), *map(str, argv)]
+        request = {"pid": self.pids[machine.name], "cwd": cwd, "cpus": list(machine.cpus), "ids": ids}
+        return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(request), *map(str, argv)]
 
     def rsync_shell(self, machine: Machine) -> list[str]:
         return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else []
@@ -143,9 +144,9 @@ class EmulatedBackend(Backend):
 
     def change_link(self, machine: Machine, action: str, wire: str | None = None) -> None:
         """``cut`` the link of a machine (packets are lost silently), ``mend`` it, or change its rate (``wire``)."""
-        plan = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
-        plan |= {"action": action, "rate": parse_wire(wire)}
-        pipes = {"input": json.dumps(plan), "stderr": subprocess.PIPE, "text": True}
+        request = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
+        request |= {"action": action, "rate": parse_wire(wire)}
+        pipes = {"input": json.dumps(request), "stderr": subprocess.PIPE, "text": True}
         result = subprocess.run(EMULATOR, check=False, cwd=CHECKOUT, **pipes)
         if result.returncode != 0:
             raise InputError(f"cannot {action} the link of {machine.name}: {result.stderr.strip()}")
@@ -170,7 +171,8 @@ def _remedy() -> str:
 
 def _list_layers(extra: Iterable[Path]) -> list[tuple[str, bool]]:
     """Return the folders to mount on a machine with a private disk, outer ones first, and whether each is private."""
-    cwd, program = Path.cwd(), Path(sys.executable)
+    cwd = Path.cwd()
+    program = Path(sys.executable)
     visible = {CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)}
     visible |= {Path(path) for path in sys.path if path.endswith("-packages")}
     while program.is_symlink():  # each link and its target must stay visible

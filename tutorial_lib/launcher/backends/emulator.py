@@ -1,11 +1,11 @@
-"""The programs behind emulated machines, ``python -m tutorial_lib.launcher.backends.emulator``.
+"""The programs behind emulated machines, which ``emulated`` starts.
 
     client --starts--> supervisor: user namespace (if needed) and PID namespace; removes the folder of the machines
                          `- daemon, PID 1: owns the network bridge ``br0`` with one veth link per machine
                               |- machine-0: own mounts, /dev/shm, host name, network, PIDs
                               `- machine-1: ...
 
-Standard input carries the plan. When this input ends, the daemon exits, and the kernel kills all processes in the
+Standard input carries the request. When this input ends, the daemon exits, and the kernel kills all processes in the
 PID namespace. If the client writes a time before (seconds since the epoch), the machines stay until then.
 """
 
@@ -96,23 +96,23 @@ def _mount_disk(disk: str, layers: Iterable[tuple[str, bool]]) -> None:
             ns.mount("", path, "", flags | ns.MS_REMOUNT | ns.MS_BIND | ns.MS_RDONLY)
 
 
-def _run_machine(plan: JsonObject, name: str) -> None:
+def _run_machine(request: JsonObject, name: str) -> None:
     """Configure a machine as its PID 1, and stay. SIGCHLD is ignored, so the kernel reaps the machine's orphans."""
     pid = int(os.readlink("/proc/self"))  # this /proc is still that of the client, and so is the ID
     socket.sethostname(name)
     ns.unshare("mnt")
     ns.private_mounts_with_proc()
-    size = f",size={plan['shm_bytes']}" if plan["shm_bytes"] else ""
+    size = f",size={request['shm_bytes']}" if request["shm_bytes"] else ""
     ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, f"mode=1777{size}")
-    ns.mount(f"{plan['folder']}/hosts", "/etc/hosts", "", ns.MS_BIND)
-    if name in plan["layers"]:
-        _mount_disk(f"{plan['folder']}/{name}", plan["layers"][name])
+    ns.mount(f"{request['folder']}/hosts", "/etc/hosts", "", ns.MS_BIND)
+    if name in request["layers"]:
+        _mount_disk(f"{request['folder']}/{name}", request["layers"][name])
     _send_reply(**{name: pid})
     while True:
         signal.pause()
 
 
-def _start_machine(plan: JsonObject, name: str, bridge: IPRoute) -> None:
+def _start_machine(request: JsonObject, name: str, bridge: IPRoute) -> None:
     """Create a machine's network and its first process in new namespaces."""
     net_fd, pid_fd = (os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid"))
     port = f"to-{name}"
@@ -120,57 +120,53 @@ def _start_machine(plan: JsonObject, name: str, bridge: IPRoute) -> None:
     with IPRoute() as ip:
         _bring_up(ip, "lo")
         ip.link("add", ifname="eth0", kind="veth", peer={"ifname": port, "net_ns_fd": net_fd})
-        ip.addr("add", index=_index_of(ip, "eth0"), address=plan["machines"][name], prefixlen=24)
-        _bring_up(ip, "eth0", plan["rate"])
-    _bring_up(bridge, port, plan["rate"], master=_index_of(bridge, "br0"))
-    _fork(lambda: _run_machine(plan, name))
+        ip.addr("add", index=_index_of(ip, "eth0"), address=request["machines"][name], prefixlen=24)
+        _bring_up(ip, "eth0", request["rate"])
+    _bring_up(bridge, port, request["rate"], master=_index_of(bridge, "br0"))
+    _fork(lambda: _run_machine(request, name))
     for fd in (net_fd, pid_fd):
         ns.setns(fd)
         os.close(fd)
 
 
-def _run_daemon(plan: JsonObject) -> None:
+def _run_daemon(request: JsonObject) -> None:
     """Create the machines, and stay until the client ends or the machines have lived long enough."""
     ns.die_with_parent()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps all children
-    hosts = {"localhost": "127.0.0.1", **plan["machines"]}
-    Path(plan["folder"], "hosts").write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
-    _send_reply(daemon=int(os.readlink("/proc/self")), folder=plan["folder"])
+    hosts = {"localhost": "127.0.0.1", **request["machines"]}
+    Path(request["folder"], "hosts").write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
+    _send_reply(daemon=int(os.readlink("/proc/self")), folder=request["folder"])
     ns.unshare("net")
     with IPRoute() as bridge:
         bridge.link("add", ifname="br0", kind="bridge")
         _bring_up(bridge, "br0")
-        for name in plan["machines"]:
-            _start_machine(plan, name, bridge)
+        for name in request["machines"]:
+            _start_machine(request, name, bridge)
     time.sleep(max(0.0, float(sys.stdin.read() or 0) - time.time()))
 
 
 def main() -> None:
     """Enter the namespaces, fork the daemon, wait for its end, and remove the files of the machines."""
-    plan = json.loads(sys.stdin.readline())
-    if "action" in plan:
-        return change_link(**plan)
+    request = json.loads(sys.stdin.readline())
+    if "action" in request:
+        change_link(**request)
+        return
     options = {"prefix": f"tutorial_lib-{os.getuid()}-machines-", "dir": os.environ.get("TMPDIR", "/var/tmp")}
     with tempfile.TemporaryDirectory(**options, ignore_cleanup_errors=True) as folder:
-        plan["folder"] = folder
+        request["folder"] = folder
         try:
             try:
                 ns.unshare("pid")  # root needs no user namespace, and keeps its rights on files of others without one
             except PermissionError:
                 ns.new_user_namespace()
                 ns.unshare("pid")
-            daemon = _fork(lambda: _run_daemon(plan))
+            daemon = _fork(lambda: _run_daemon(request))
         except OSError as error:
             _send_reply(error=error.strerror)
         else:
             signal.signal(signal.SIGTERM, lambda *_: os.kill(daemon, signal.SIGTERM))
             os.closerange(0, 2)
             os.waitpid(daemon, 0)
-    if plan["registration"]:
-        os.unlink(plan["registration"])
-    return None
-
-
-if __name__ == "__main__":
-    main()
+    if request["registration"]:
+        os.unlink(request["registration"])

@@ -26,7 +26,6 @@ def _check(result: int, step: str) -> None:
 
 
 def unshare(*kinds: str) -> None:
-    """Leave namespaces of these kinds for new ones."""
     _check(_libc.unshare(sum(NAMESPACES[kind] for kind in kinds)), f"create {' and '.join(kinds)} namespaces")
 
 
@@ -75,20 +74,21 @@ def enter(pid: int, *kinds: str) -> None:
 
 def main() -> None:
     """Enter a machine, run a command, and end as it ends. The kernel kills the command when this program dies."""
-    plan, command = json.loads(sys.argv[1]), sys.argv[2:]
-    enter(plan["pid"])
+    request = json.loads(sys.argv[1])
+    command = sys.argv[2:]
+    enter(request["pid"])
     child = os.fork()  # a PID namespace takes effect for children only
     if child == 0:
         try:
             die_with_parent()
-            os.chdir(plan["cwd"])  # entering a mount namespace moved us to its root
-            if plan["cpus"]:  # machines of an address file have none
-                os.sched_setaffinity(0, plan["cpus"])
-            if plan["ids"]:
-                new_user_namespace(*plan["ids"])
+            os.chdir(request["cwd"])  # entering a mount namespace moved us to its root
+            if request["cpus"]:  # machines of an address file have none
+                os.sched_setaffinity(0, request["cpus"])
+            if request["ids"]:
+                new_user_namespace(*request["ids"])
             os.execvp(command[0], command)
         except OSError as error:
-            print(f"cannot start {command[0]!r} in {plan['cwd']}: {error.strerror}", file=sys.stderr)
+            print(f"cannot start {command[0]!r} in {request['cwd']}: {error.strerror}", file=sys.stderr)
             os._exit(127)
     os.closerange(0, 3)  # only the command may hold our pipes open: their end must mean that the command ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the command directly

@@ -22,7 +22,6 @@ from tutorial_lib.files import lock_holder, parse_memory, try_lock
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.jobspec import Machine
 
-STOP_SECONDS = 30.0
 DEFAULT_NAME = "lab"
 REGISTRY = Path("/var/tmp")
 LOCK_OF_JOB = "hosts"  # any file in the folder of the machines
@@ -77,7 +76,8 @@ class PersistentBackend(EmulatedBackend):
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running, own_disks=state.own_disks)
-        self.name, self.machines, self.folder = name, self.machines[:count], Path(state.folder)
+        self.name, self.folder = name, Path(state.folder)
+        self.machines = self.machines[:count]
         self.pid, self.pids = state.pid, state.pids
         self._lock = (self.folder / LOCK_OF_JOB).open()  # the machines can end before a job enters them
 
@@ -111,7 +111,8 @@ def start_machines(
     """Start persistent machines, wait until they are ready, and return their description."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,30}", name):
         raise InputError(f"{name!r} is not a name for machines", "Use up to 31 letters, digits, - and _, as in lab-2.")
-    end_time, shm_bytes = time.time() + parse_ttl(ttl), None if shm is None else parse_memory(shm)
+    end_time = time.time() + parse_ttl(ttl)
+    shm_bytes = None if shm is None else parse_memory(shm)
     backend = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
     (path := _path_of(name)).parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("a+") as registration:
@@ -133,7 +134,7 @@ def start_machines(
 def stop_machines(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
     os.kill(describe_machines(name).pid, signal.SIGTERM)
-    for _ in retry_until_timeout(f"the machines {name!r} to be switched off", STOP_SECONDS):
+    for _ in retry_until_timeout(f"the machines {name!r} to be switched off", 30.0):
         if name not in running_names():
             return
 
@@ -150,8 +151,8 @@ def _write_ssh_config(backend: EmulatedBackend) -> str:
     The network of this computer does not reach them. So for each connection, ssh starts a server on the machine, and
     talks to it over pipes. One key identifies the servers and the user.
     """
-    sshd, folder = find_program("sshd"), backend.folder / "ssh"
-    if sshd is None or find_program("ssh-keygen") is None:
+    folder = backend.folder / "ssh"
+    if (sshd := find_program("sshd")) is None or find_program("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")
     folder.mkdir()
     if os.geteuid() == 0:

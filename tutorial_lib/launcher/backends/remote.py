@@ -65,7 +65,10 @@ class SshBackend(Backend):
     ) -> None:
         if shutil.which("ssh") is None:
             raise InputError("no ssh client on this computer", "Install one: sudo apt install openssh-client")
-        self.machines, self.port, self.username, self.python = list(machines), port, username, python
+        self.machines = list(machines)
+        self.port = port
+        self.username = username
+        self.python = python
         ssh_options = {"port": port, "username": username, "config": config}
         self.traits = replace(self.traits, copy_to=copy_to, ssh_options=ssh_options)
         # With ``-l`` and ``--``, a user name or an address cannot become an option of ssh.
@@ -77,7 +80,8 @@ class SshBackend(Backend):
 
     def resolve(self, hellos: Sequence[Hello]) -> None:
         """Replace ``~`` in ``copy_to``."""
-        copy_to, homes = self.traits.copy_to, {hello.home for hello in hellos}
+        copy_to = self.traits.copy_to
+        homes = {hello.home for hello in hellos}
         if copy_to is not None and copy_to.startswith("~"):
             if len(homes) > 1:
                 message = f"--copy_to {copy_to}: the machines have different homes, {' and '.join(sorted(homes))}"

@@ -32,7 +32,7 @@ def run_next_sitecustomize():
 
 
 def find_role():
-    """Return (role, index) of this process on its machine, or (None, None) if the job does not know the process.
+    """Return (role, local_index) of this process on its machine, or (None, None) if the job does not know the process.
 
     The agent starts each process of a role in a session of its own. A command that needs a shell is a child of it.
     """
@@ -44,14 +44,14 @@ def find_role():
     return (os.environ.get("TUTORIAL_ROLE"), os.environ.get("TUTORIAL_INDEX")) if in_job else (None, None)
 
 
-def register(role, index):
+def register(role, local_index):
     """Create a file named after this process; on a signal, faulthandler writes all Python stacks to it."""
     import faulthandler
     import signal
 
     folder = os.path.join(os.environ["TUTORIAL_LOG_DIR"], ".processes")
     os.makedirs(folder, exist_ok=True)
-    name = os.path.join(folder, f"{role}-{index}-{os.getpid()}")
+    name = os.path.join(folder, f"{role}-{local_index}-{os.getpid()}")
     stacks = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     faulthandler.register(signal.SIGRTMAX - 1, file=stacks, all_threads=True)
 
@@ -108,10 +108,10 @@ def end_with(parent):
 def join_job():
     """Prepare this process for the job, at its start or after it was forked."""
     startup = [run_file(path) for path in os.environ.get("TUTORIAL_STARTUP_FILES", "").split(os.pathsep) if path]
-    role, index = find_role()
+    role, local_index = find_role()
     if role is None:
         return
-    register(role, index)
+    register(role, local_index)
     if "--multiprocessing-fork" not in sys.orig_argv and os.environ["TUTORIAL_RANKED"] == "1":
         from multiprocessing.process import current_process
 
