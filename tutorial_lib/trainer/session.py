@@ -73,7 +73,7 @@ def open_session(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     dist.barrier()
     leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    dgl.distributed.exit_client()  # after a barrier: client 0 tells the servers to end
+    dgl.distributed.exit_client()  # after the barrier, because client 0 sends the servers the request to exit
 
 
 def connect_store(rank: int, world_size: int, timeout: timedelta) -> dist.TCPStore:
