@@ -27,7 +27,7 @@ SPLIT_CLASS_COUNTS = np.loadtxt(Path(__file__).with_name("split_class_counts.csv
 # These values lead to the measurements in data/README.md. They are not facts about Amazon.
 MEAN_MEMBERSHIPS, MOST_MEMBERSHIPS = 4.9, 1300  # baskets of a node, which has at most n / 100
 MEMBERSHIP_SPREAD = 1.25  # standard deviation of the logarithm of the number of baskets
-RANK_CORRELATION = 0.5  # of this logarithm and the sales rank
+RANK_CORRELATION = 0.5  # correlation of this logarithm with the sales rank
 MISPLACED = 0.27  # probability that a node of one basket is with another class, falls with memberships ** -0.75
 COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, and standard deviation of its logarithm
 HOME_BASKETS = 3  # the first baskets of a node are in its own community

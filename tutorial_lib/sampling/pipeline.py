@@ -65,7 +65,7 @@ class Pipeline:
 
     sampler: NeighborSampler
     cache: FeatureCache
-    labels: DistTensor  # of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
+    labels: DistTensor  # labels of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
     depth: int = 2  # number of batches that are made ahead of their use
 
     @classmethod

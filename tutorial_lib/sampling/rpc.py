@@ -1,7 +1,7 @@
 """Sample in-neighbors from adjacency lists on this machine, and through the DGL servers of other machines.
 
 ``send_requests`` does not wait, and ``receive_responses`` accepts responses in any order. DGL's functions treat any
-message as theirs. Never call them while such a request is outstanding. Every server must import this module first.
+message as theirs. Never call them while such a request is outstanding. Servers import this module before they serve.
 
 At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
 far as a budget allows. For all other remote nodes the servers of their machine sample. If the copied lists depended on

@@ -15,7 +15,7 @@ class TaskEntry(NamedTuple):
     typed: bool = False  # several types of nodes. IDs and rows are then dictionaries by type
     features: bool = True  # ``feat`` of the nodes
     labels: bool = True
-    masks: bool = True  # of the training, validation and test nodes
+    masks: bool = True  # ``train_mask``, ``val_mask`` and ``test_mask``
 
 
 TASKS = {  # the first is the default

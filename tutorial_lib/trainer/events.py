@@ -32,7 +32,7 @@ from typing import Any
 from tutorial_lib.files import JsonObject
 
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update")
-SCORES = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")  # of an ``evaluation``
+SCORES = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")  # fields of ``evaluation``
 Emit = Callable[..., None]  # takes the kind and the fields of an event, like ``EventWriter.emit``
 OnBatch = Callable[..., None]  # takes the number of finished batches and of all, like ``ProgressReporter``
 

@@ -27,7 +27,7 @@ from tutorial_lib.trainer.events import SCORES, Emit, ProgressReporter, StepTime
 from tutorial_lib.trainer.manifest import EpochResult
 
 STEPS_BETWEEN_STOP_CHECKS = 5
-ROWS_PER_READ = 100_000  # by an evaluation
+ROWS_PER_READ = 100_000  # in an evaluation
 
 
 @dataclass
