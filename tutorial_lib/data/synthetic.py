@@ -8,8 +8,8 @@ synthetic-academic has authors, papers and fields. Each of them has a hidden top
 topic. Papers have weak features. Authors and fields have none, so a model must learn a row for each of them.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,15 +31,15 @@ RANK_CORRELATION = 0.5  # correlation of this logarithm with the sales rank
 MISPLACED = 0.27  # probability that a node of one basket is with another class, falls with memberships ** -0.75
 COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, and standard deviation of its logarithm
 HOME_BASKETS = 3  # the first baskets of a node are in its own community
-TRAVEL, ABROAD = 0.5, 0.04  # share of the other baskets in another community, and share of these in any class
+TRAVEL = 0.5  # share of the other baskets that are in another community
+ABROAD = 0.04  # share of these that are in any class
 BASKET_MIN, BASKET_MEAN, BASKET_MAX = 3, 12, 40  # nodes
 BASKET_FILL = 0.75  # share of the pairs of a basket that become edges
 NOISE = 0.055  # share of the edges from a random node to a random member of a basket
 CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers, where the noise has 1
 CHUNK = 1 << 22
 
-# synthetic-academic has the sizes of ogbn-mag (Hu et al. 2020).
-SIZES = {"paper": 736_389, "author": 1_134_649, "field": 59_965}
+SIZES = {"paper": 736_389, "author": 1_134_649, "field": 59_965}  # nodes of ogbn-mag (Hu et al. 2020)
 TOPICS, PAPER_FEATURES = 16, 64
 # (source type, relation, destination type): reverse relation, number of edges, share of the edges inside one topic.
 RELATIONS = {
@@ -49,13 +49,13 @@ RELATIONS = {
     ("author", "has-topic", "field"): ("topic-of", 1_700_000, 0.15),
 }
 # With these values, a model predicts about half of the papers from the features, and most of them with the graph.
-TOPIC_SPREAD, ACTIVITY_SPREAD = 0.5, 1.0  # standard deviations of the logarithms of a topic's size, a node's edges
+TOPIC_SPREAD = 0.5  # standard deviation of the logarithm of a topic's size
+ACTIVITY_SPREAD = 1.0  # standard deviation of the logarithm of a node's number of edges
 STRAY = 0.08  # share of the papers with the neighbors of another topic
 FEATURE_SIGNAL = 0.22  # standard deviation of a topic's center, where the noise has 1
 
 
-@dataclass
-class NodeAttributes:
+class NodeAttributes(NamedTuple):
     """Attributes of N nodes in C classes, in the order of their IDs."""
 
     split: np.ndarray  # int64 (N,): 0 train, 1 valid, 2 test

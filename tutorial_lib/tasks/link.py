@@ -127,7 +127,8 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         super().__init__(shard, config)
-        self.features, self.original_ids = shard.data["feat"], shard.original_nodes(shard.target)
+        self.features = shard.data["feat"]
+        self.original_ids = shard.original_nodes(shard.target)
         self.training_graph = TrainingGraph(shard.graph, torch.from_numpy(self.original_ids), config.seed)
         self.edges = shard.edges(self.training_graph.split_of_edges)
         self.split = {f"{split}_edges": len(ids) for split, ids in self.edges.items()}

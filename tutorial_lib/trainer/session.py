@@ -8,8 +8,8 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import dgl
 import torch
@@ -21,8 +21,7 @@ from tutorial_lib.launcher.processes import fork_on_request
 from tutorial_lib.trainer.events import EventWriter, span
 
 
-@dataclass
-class Session:
+class Session(NamedTuple):
     """A trainer that has joined its job, with the ``DistGraph`` of the job."""
 
     graph: dgl.distributed.DistGraph
