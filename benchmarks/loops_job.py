@@ -31,6 +31,7 @@ import torch.nn.functional as F
 
 from support.lessons.multi_machine_wire import set_wire
 from tutorial_lib.compat.settings import keep_freed_memory
+from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.nodes import BatchLoader
@@ -82,7 +83,7 @@ class Loops:
                 layers = len(config.fanouts)
                 plain = guide_loop.GraphSAGE(width, config.hidden_size, self.classes, layers, config.dropout)
             else:
-                plain = config.build_model(width, self.classes)
+                plain = build_graphsage(config, width, self.classes)
         self.models[name] = plain
         model = CPU.wrap(plain)
         return model, torch.optim.Adam(model.parameters(), lr=config.learning_rate)
@@ -285,7 +286,7 @@ def store(n: int, width: int, name: str) -> Any:
 
 def our_model(loops: Loops, name: str) -> torch.nn.Module:
     """The weights of a loop's model in ``models.GraphSAGE``; the names of the weights are the same."""
-    model = loops.config.build_model(loops.features.shape[1], loops.classes)
+    model = build_graphsage(loops.config, loops.features.shape[1], loops.classes)
     model.load_state_dict(loops.models[name].state_dict())
     return model
 

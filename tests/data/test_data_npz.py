@@ -180,8 +180,8 @@ def changed(key: int, value: object) -> Callable[[np.ndarray], np.ndarray]:
         ("adj_shape", lambda _: np.array([N, N + 1]), "the adjacency is 40 by 41"),
         ("attr_shape", lambda _: np.array([N, 10**15]), "Unable to allocate"),
         ("attr_data", changed(3, np.nan), "NaN or infinite values in 1 of 40 rows, first in row"),
-        ("labels", lambda a: a[:-1], "of shape (39,), expected whole numbers of shape (40,)"),
-        ("labels", lambda a: a + 0.5, "label is float64 of shape (40,), expected whole numbers"),
+        ("labels", lambda a: a[:-1], "of shape (39,), expected integers of shape (40,)"),
+        ("labels", lambda a: a + 0.5, "label is float64 of shape (40,), expected integers"),
     ],
 )
 def test_wrong_content(tmp_path: Path, key: str, change: Callable[[np.ndarray], np.ndarray], text: str):

@@ -90,7 +90,7 @@ def test_whole_numbers_are_the_nodes_without_a_table_of_nodes(tmp_path):
         ({"nodes.csv": NODES.replace("1.5", "old")}, "nodes.csv, column age: cannot be read: .*old"),
         ({"edges.parquet": ""}, "has both edges.csv and edges.parquet"),
         ({"feat.npy": np.zeros((3, 2))}, "feat has 3 rows, and there are 4 nodes"),
-        ({"label.npy": np.array([0, 0.5, 1, 1])}, "label is float64 .*, expected whole numbers .*, but node 1 has 0.5"),
+        ({"label.npy": np.array([0, 0.5, 1, 1])}, "label is float64 .*, expected integers .*, but node 1 has 0.5"),
         ({"train_mask.npy": np.ones(4, bool)}, "train_mask, val_mask, test_mask are not disjoint masks of 4 nodes"),
         ({f"{name}.npy": np.arange(4) == 1 for name in MASKS}, "are not disjoint masks of 4 nodes"),
     ],

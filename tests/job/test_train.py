@@ -12,6 +12,7 @@ from shared_data import shared_data
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import make_plan
+from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.tasks.task import LocalShard, graph_batches, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -25,7 +26,7 @@ RESULT_KEYS = {
 def check_checkpoint(out: Path, dataset: Dataset) -> None:
     """The saved weights, evaluated on the plain graph, predict what the machines predicted together."""
     config = TrainConfig.from_dict(json.loads((out / "checkpoint" / "config.json").read_text()))
-    model = config.build_model(dataset.num_features, dataset.num_classes)
+    model = build_graphsage(config, dataset.num_features, dataset.num_classes)
     model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
     shard = LocalShard(dataset)
     logits = layerwise_inference(model, graph_batches, shard.data["feat"], shard, 5000)

@@ -13,7 +13,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import parse_memory
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.partition.assign import assign_nodes, undirected_adjacency
-from tutorial_lib.partition.folder import available_method
+from tutorial_lib.partition.folder import resolve_method
 
 NOBODY = np.empty(0, np.int64)  # no training nodes
 
@@ -44,7 +44,7 @@ def test_the_seed_decides(small_dataset, tmp_path, method):
 @pytest.mark.parametrize("parts", [2, 4])
 def test_kaminpar_cuts_few_edges_and_balances_training_nodes(small_dataset, tmp_path, parts):
     train = np.flatnonzero(small_dataset.graph.ndata["train_mask"])
-    part_of = assign_nodes(small_dataset, parts, "kaminpar", tmp_path, train)
+    part_of = assign_nodes(small_dataset, parts, "kaminpar", tmp_path, train, 0)
     src, dst = small_dataset.graph.edges()
     assert (part_of[src] != part_of[dst]).mean() < (1 - 1 / parts) / 3  # a third of that of random parts
     assert np.bincount(part_of).max() <= 1.1 * len(part_of) / parts
@@ -56,7 +56,7 @@ def test_a_compressed_graph_is_cut_as_well(small_dataset, tmp_path, monkeypatch)
     cut = {}
     for limit in (2**28, 0):
         monkeypatch.setattr("tutorial_lib.partition.assign.COMPRESSED", limit)
-        one, other = (assign_nodes(small_dataset, 4, "kaminpar", tmp_path, np.arange(0)) for _ in range(2))
+        one, other = (assign_nodes(small_dataset, 4, "kaminpar", tmp_path, NOBODY, 0) for _ in range(2))
         assert (one == other).all()
         cut[limit] = float((one[src] != one[dst]).mean())
     assert cut[0] == pytest.approx(cut[2**28], rel=0.2)
@@ -66,7 +66,7 @@ def test_a_star_and_a_graph_without_edges(tmp_path):
     star = dgl.graph((torch.zeros(3000, dtype=torch.int64), torch.arange(1, 3001)))
     loops = dgl.graph((torch.arange(50), torch.arange(50)))
     for graph in (star, loops):
-        counts = np.bincount(assign_nodes(Dataset("g", graph, 0), 4, "kaminpar", tmp_path, NOBODY), minlength=4)
+        counts = np.bincount(assign_nodes(Dataset("g", graph, 0), 4, "kaminpar", tmp_path, NOBODY, 0), minlength=4)
         assert counts.max() <= 1.04 * graph.num_nodes() / 4 + 1
 
 
@@ -97,7 +97,7 @@ def test_a_method_or_a_number_of_parts_that_cannot_be(tmp_path):
         partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="metis")
     assert "--method kaminpar" in caught.value.remedy
     with pytest.raises(InputError, match="there is no such file"):
-        available_method("missing.npy")
+        resolve_method("missing.npy")
     with pytest.raises(InputError, match="nodes into 0 parts"):
         partition_dataset(tiny_dataset(), 0, tmp_path / "p")
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.tasks.node import NodeTask
 
 
@@ -25,7 +26,7 @@ class DegreeTask(NodeTask):
         return graph.in_degrees(torch.arange(graph.num_nodes())).float().log1p()
 
     def make_model(self) -> nn.Module:
-        return self.config.build_model(self.features.shape[1], 1).to(self.placement.device)
+        return build_graphsage(self.config, self.features.shape[1], 1).to(self.placement.device)
 
     def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from dgl.distributed import DistGraph, DistTensor, node_split
 from torch import Tensor
 
+from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.nodes import FULL, BatchLoader
@@ -74,7 +75,7 @@ def tell(session: Session, partition: Partition) -> None:
     graph = session.graph
     nodes = node_split(graph.ndata["train_mask"], graph.get_partition_book(), force_even=True)[:60].long()
     features, all_labels = graph.ndata["feat"], graph.ndata["label"]
-    model = CONFIG.build_model(features.shape[1], 47)
+    model = build_graphsage(CONFIG, features.shape[1], 47)
     expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), features, model)
     labels = all_labels[nodes].long()
     for name, pipeline in settings(graph).items():

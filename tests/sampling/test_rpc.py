@@ -24,9 +24,9 @@ def test_ids_are_sent_in_32_bits_if_they_fit(monkeypatch, far):
 
 
 def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(rpc, "LIMIT_SECONDS", 2.5)
+    monkeypatch.setattr(rpc, "RESPONSE_SECONDS", 2.5)
     monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
-    what = "rows: answer 1 of 2 from the DGL servers of other machines"
+    what = "rows: response 1 of 2 from the DGL servers of other machines"
     with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
         receive_responses({7: 0, 8: 1}, "rows")
     assert capsys.readouterr().err == f"waiting for {what} (for at most 2.5 s)\n"

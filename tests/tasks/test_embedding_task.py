@@ -16,7 +16,7 @@ from tutorial_lib.job.folder import CheckpointOptions
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
 from tutorial_lib.sampling.nodes import BatchLoader
-from tutorial_lib.tasks.node import CHUNK, EmbeddingTask, new_embedding
+from tutorial_lib.tasks.node import ROWS_PER_SEED, EmbeddingTask, new_embedding
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import TrainState
@@ -50,7 +50,7 @@ def dataset(source: DataSource):
 
 def test_first_rows_depend_on_the_node_alone(dataset) -> None:
     """D11. The first row of a node depends only on its original ID and the seed."""
-    nodes = torch.tensor([3, CHUNK + 5, 0, 2 * CHUNK, 7])
+    nodes = torch.tensor([3, ROWS_PER_SEED + 5, 0, 2 * ROWS_PER_SEED, 7])
     rows, other = (new_embedding(shard_of(nodes), "_N", 8, seed).weight for seed in (1, 2))
     for cut in (slice(2), slice(2, None), torch.tensor([4, 1])):
         assert torch.equal(new_embedding(shard_of(nodes[cut]), "_N", 8, 1).weight, rows[cut])

@@ -55,7 +55,7 @@ def view(tiny: Dataset) -> TrainingGraph:
 
 
 def test_the_split_of_a_seed_never_changes() -> None:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), computed in Python's whole numbers."""
+    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), computed in Python's integers."""
     found = [pair_hash(torch.tensor([7, 2**40]), torch.tensor([3, 5]), seed).tolist() for seed in (0, 2**40)]
     assert found == [[0x5C8EAEB05F1BEA1E, 0x0EB28B089A755952], [0xADB536A949F9E0E1, 0x999D87B2166926C1]]
 

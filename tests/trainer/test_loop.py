@@ -20,6 +20,7 @@ from tutorial_lib.tasks.task import Task
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.comm import equal_steps
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import no_events
 from tutorial_lib.trainer.loop import Stopped, fit
 from tutorial_lib.trainer.manifest import has_checkpoint, read_checkpoint
 
@@ -139,7 +140,7 @@ def test_an_epoch_that_is_shorter_than_five_steps_is_the_last(tmp_path):
     checkpoints = CheckpointManager(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
     checkpoints.stop = lambda: True
     with pytest.raises(Stopped):
-        fit(torch.nn.Linear(4, 1, bias=False), task_of(0, 4), CONFIG, checkpoints=checkpoints)
+        fit(torch.nn.Linear(4, 1, bias=False), task_of(0, 4), CONFIG, emit=no_events, checkpoints=checkpoints)
     assert told == [("checkpoint", {"epochs": 1}), ("stopped", {"epochs": 1})]
 
 
@@ -162,7 +163,7 @@ class Watched(Noisy):
 def test_a_loss_that_is_not_finite_names_its_place():
     """D12, D21. Validation builds no graph of gradients, and a loss that is not finite names the epoch and the step."""
     with pytest.raises(FloatingPointError, match="loss is inf in epoch 2, step 3; try a smaller --learning-rate"):
-        fit(torch.nn.Linear(4, 1), Watched(Numbers(4, 0, 3), Numbers(4, 0, 2)), CONFIG)
+        fit(torch.nn.Linear(4, 1), Watched(Numbers(4, 0, 3), Numbers(4, 0, 2)), CONFIG, emit=no_events)
 
 
 def test_the_first_sigterm_is_reported_and_the_second_does_what_it_did():

@@ -11,7 +11,7 @@ from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import PHASES, bytes_by_place, phases_of
+from tutorial_lib.trainer.events import PHASES, local_and_remote_bytes, phases_of
 from tutorial_lib.trainer.loop import train_epoch
 from tutorial_lib.trainer.manifest import EpochResult
 
@@ -72,8 +72,10 @@ def test_bytes_of_another_machine():
     """D22. Bytes of rows are counted by the machine that they come from."""
     book = SimpleNamespace(partid=1, nid2partid=lambda nodes, _ntype: (nodes >= 10).long())
     graph, nodes = SimpleNamespace(get_partition_book=lambda: book), torch.tensor([3, 11, 12, 4, 15])
-    assert bytes_by_place(graph, nodes, torch.zeros(5, 7)) == (3 * 28, 2 * 28)
-    by_type = bytes_by_place(graph, {"a": nodes, "b": nodes[:1]}, {"a": torch.zeros(5, 7), "b": torch.zeros(1, 1)})
+    assert local_and_remote_bytes(graph, nodes, torch.zeros(5, 7)) == (3 * 28, 2 * 28)
+    by_type = local_and_remote_bytes(
+        graph, {"a": nodes, "b": nodes[:1]}, {"a": torch.zeros(5, 7), "b": torch.zeros(1, 1)}
+    )
     assert by_type == (3 * 28, 2 * 28 + 4)
 
 

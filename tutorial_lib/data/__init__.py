@@ -21,7 +21,7 @@ def default_root() -> Path:
     return (repo if (repo / "pyproject.toml").is_file() else Path.cwd()) / "data"
 
 
-def check_arguments(name: str, scale: float, seed: int) -> None:
+def check_dataset_arguments(name: str, scale: float, seed: int) -> None:
     """Raise an InputError for an unknown name, or for a scale or seed out of range. This loads no data."""
     if not 0 <= seed < 2**32:
         raise InputError(f"{name}: seed is {seed}, expected 0 to {2**32 - 1}")
@@ -31,8 +31,8 @@ def check_arguments(name: str, scale: float, seed: int) -> None:
         raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
     if name not in DATASET_NAMES and not os.path.exists(os.path.expanduser(name)):
         suggestion = "".join(f"Did you mean {match}? " for match in get_close_matches(name, DATASET_NAMES, 1))
-        text = f"{suggestion}Use {', '.join(DATASET_NAMES)}, or the path of your graph (docs/own-graph.md)."
-        raise InputError(f"unknown data set {name[:200]!r}", text)
+        remedy = f"{suggestion}Use {', '.join(DATASET_NAMES)}, or the path of your graph (docs/own-graph.md)."
+        raise InputError(f"unknown data set {name[:200]!r}", remedy)
 
 
 def load_dataset(
@@ -59,7 +59,7 @@ def load_dataset(
     """
     root = Path(root).expanduser() if root is not None else default_root()
     name = str(name_or_path)
-    check_arguments(name, scale, seed)
+    check_dataset_arguments(name, scale, seed)
     if name in GENERATED:
         dataset = GENERATED[name](scale=scale, seed=seed, root=root)
     elif name in OGB_DATASETS:

@@ -52,7 +52,6 @@ class Dataset:
 
     @property
     def graph(self) -> dgl.DGLGraph:
-        """The graph as a DGLGraph."""
         if isinstance(pairs := self.structure, Pairs):
             src = np.concatenate((pairs.low, pairs.high), dtype=np.int64)
             dst = np.concatenate((pairs.high, pairs.low), dtype=np.int64)
@@ -83,8 +82,8 @@ class Dataset:
         """Return the SHA-256 of the content, which is equal on every machine."""
         digest, graph = hashlib.sha256(), self.structure
 
-        def add(key: str, kind: str, rows: int, pieces: Iterable[torch.Tensor]) -> None:
-            for index, tensor in enumerate(pieces):
+        def add(key: str, kind: str, rows: int, chunks: Iterable[torch.Tensor]) -> None:
+            for index, tensor in enumerate(chunks):
                 if index == 0:
                     head = f"{key}{'' if graph.is_homogeneous else f' of {kind}'} {tensor.dtype}"
                     digest.update(f"{head} {(rows, *tensor.shape[1:])}".encode())
@@ -135,7 +134,7 @@ def release_pages(graph: dgl.DGLGraph | Pairs) -> None:
 
 
 def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, endpoint: int) -> Iterator[torch.Tensor]:
-    """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in pieces."""
+    """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in chunks."""
     import torch
 
     if not isinstance(graph, Pairs):

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from tutorial_lib.errors import InputError, print_to_stderr
 from tutorial_lib.files import lock_folder
 
 Arrays = dict[str, np.ndarray]
-Named = Iterator[tuple[str, np.ndarray]]
+NamedArrays = Iterator[tuple[str, np.ndarray]]
 QUIET_SCALE = 0.05  # up to this scale, generating takes at most two seconds, so no message is printed
 STEMS = {"amazon-computers": "amazon_co_buy_computer", "amazon-photo": "amazon_co_buy_photo"}  # DGL's file names
 WAIT_SECONDS = 7200.0  # for another process that writes the same files
@@ -24,9 +24,9 @@ WAIT_SECONDS = 7200.0  # for another process that writes the same files
 @contextlib.contextmanager
 def sibling_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder next to ``target``, and remove the folder afterwards. Other processes wait until then."""
-    with lock_folder(target.parent, WAIT_SECONDS) as alone:
-        folder = target.with_name(f".{target.name}.tmp{'' if alone else f'-{secrets.token_hex(4)}'}")
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
+    with lock_folder(target.parent, WAIT_SECONDS) as is_locked:
+        folder = target.with_name(f".{target.name}.tmp{'' if is_locked else f'-{secrets.token_hex(4)}'}")
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
         folder.mkdir()
         try:
             yield folder
@@ -65,15 +65,15 @@ def find_amazon(name: str, root: Path, *, download: bool) -> Path:
     return root / f"{stem}.zip"
 
 
-def load_generated(root: Path, name: str, version: int, scale: float, seed: int, make: Callable[..., Named]) -> Arrays:
-    """Return the memory-mapped arrays of a generated data set from a cache, which is written array by array."""
+def load_generated(root: Path, name: str, version: int, scale: float, seed: int, generated: NamedArrays) -> Arrays:
+    """Return the memory-mapped arrays of a data set from a cache, or generate and store them one by one."""
     scale_name = f"{scale:g}" if float(f"{scale:g}") == scale else repr(float(scale))
     folder = root / "cache" / f"{name}-{scale_name}-seed{seed}-v{version}"
     if (cached := read_cache(folder)) is not None:
         return cached
     if scale > QUIET_SCALE:
         print_to_stderr(f"generating {name} at scale {scale:g}")
-    arrays, generated = Arrays(), make(scale, seed)
+    arrays = Arrays()
     try:
         with sibling_folder(folder) as temporary:
             if (cached := read_cache(folder)) is not None:  # another process was faster
@@ -95,7 +95,6 @@ def load_generated(root: Path, name: str, version: int, scale: float, seed: int,
 
 
 def read_cache(folder: Path) -> Arrays | None:
-    """Return the arrays of a cache, or None if the cache is missing or damaged."""
     try:
         names = json.loads((folder / "meta.json").read_text())["arrays"]
         return {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in names}

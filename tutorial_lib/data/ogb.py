@@ -27,8 +27,9 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     from tutorial_lib.data.tables import read_errors
 
     size, license = OGB_DATASETS[name]
-    folder, stem = root / name.replace("-", "_"), name.removeprefix("ogbn-")
-    url, archive = f"http://snap.stanford.edu/ogb/data/nodeproppred/{stem}.zip", root / f"{stem}.zip"
+    stem = name.removeprefix("ogbn-")
+    folder, archive = root / name.replace("-", "_"), root / f"{stem}.zip"
+    url = f"http://snap.stanford.edu/ogb/data/nodeproppred/{stem}.zip"
     remedy = f"Copy it again, or move {folder}/processed away, and run the same command again."
     if not folder.is_dir():
         fetch_zip(name, url, archive, f"{size}, license: {license}", download=download)

@@ -41,7 +41,7 @@ class Description(BaseModel):
 class GraphFiles:
     """The content of the files of a graph. The nodes of each type are numbered from 0 on."""
 
-    nodes: dict[str, tables.Nodes]
+    nodes: dict[str, tables.NodeTable]
     edges: Edges
     edge_data: dict[Relation, dict[str, np.ndarray]] = field(default_factory=dict)
     target: str | None = None  # type of the nodes with labels, or None for the only type that has labels
@@ -55,16 +55,20 @@ def load_user_graph(path: Path, *, seed: int = 0, add_reverse_edges: bool = Fals
     elif not path.is_file():
         raise InputError(f"{path} is neither a folder nor a file", "docs/own-graph.md describes the files.")
     elif path.suffix in (".npz", ".zip"):
-        files, add_reverse_edges = _read_npz(path), True
+        files = _read_npz(path)
+        add_reverse_edges = True
     else:
         files = _read_dgl_file(path)
     target = _check_types(path, files)
     counts = {ntype: len(nodes.ids) for ntype, nodes in files.nodes.items()}
     if add_reverse_edges:
-        files.edge_data, files.edges = {}, _add_reverse_edges(files.edges, counts)
-    graph, nodes, num_classes = make_graph(files.edges, counts), files.nodes[target], 0
+        files.edges, files.edge_data = _add_reverse_edges(files.edges, counts), {}
+    graph = make_graph(files.edges, counts)
+    nodes = files.nodes[target]
+    num_classes = 0
     info: JsonObject = {"file": str(path), "directed": not add_reverse_edges}
-    label, split, class_names = nodes.labels(), nodes.split(seed, info), nodes.class_names
+    label, split = nodes.labels(), nodes.split(seed, info)
+    class_names = nodes.class_names
     if label is not None and split is not None:
         num_classes = max(len(class_names), int(label.max()) + 1, 1)
         split[label < 0] = len(MASKS)
@@ -84,9 +88,10 @@ def load_user_graph(path: Path, *, seed: int = 0, add_reverse_edges: bool = Fals
 def _check_types(path: Path, files: GraphFiles) -> str:
     """Return the type with labels, and check the names of the types. A single type gets DGL's name."""
     if len(files.nodes) == len(files.edges) == 1:
-        (nodes,), (edges,) = files.nodes.values(), files.edges.values()
-        files.nodes, files.edges, files.target = {NODE: nodes}, {EDGE: edges}, files.target and NODE
+        files.nodes = {NODE: next(iter(files.nodes.values()))}
+        files.edges = {EDGE: next(iter(files.edges.values()))}
         files.edge_data = {EDGE: next(iter(files.edge_data.values()), {})}
+        files.target = files.target and NODE
     for name in {*files.nodes, *(name for _, name, _ in files.edges)}:  # also names of files and of torch modules
         if not re.fullmatch(r"[\w-]+", name) or hasattr(torch.nn.ModuleDict, name):
             text = f"{path}: a type cannot be called {name!r}"
@@ -126,11 +131,11 @@ def _read_folder(folder: Path) -> GraphFiles:
     for ntype in dict.fromkeys([*description.nodes, *(name for relation in paths for name in relation[::2])]):
         entry = description.nodes.get(ntype)
         ids = range(entry) if isinstance(entry, int) else None
-        type_nodes = tables.read_nodes(_find(folder, entry)) if isinstance(entry, str) else tables.Nodes(folder, ids)
-        nodes[ntype] = type_nodes
-        if type_nodes.ids is None:
+        table = tables.read_nodes(_find(folder, entry)) if isinstance(entry, str) else tables.NodeTable(folder, ids)
+        nodes[ntype] = table
+        if table.ids is None:
             pairs = [pair for relation in paths for pair in zip(relation[::2], columns[relation].values(), strict=True)]
-            type_nodes.ids = _ids_in(folder, ntype, [column for name, column in pairs if name == ntype])
+            table.ids = _ids_in(folder, ntype, [column for name, column in pairs if name == ntype])
     edges = {}
     for key, path in paths.items():  # this releases the columns of a relation after their numbering
         edges[key] = _number_edges(path, columns.pop(key), nodes[key[0]].ids, nodes[key[2]].ids)
@@ -144,11 +149,11 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read_edges(path: Path) -> dict[str, pa.Array]:
-    """Return the sources and the destinations: int64, or dictionary-encoded texts."""
+    """Return the sources and the destinations: int64, or dictionary-encoded strings."""
     if path.suffix == ".npy":
         array = tables.read_array(path)
         if array.ndim != 2 or 2 not in array.shape or array.size == 0 or array.dtype.kind not in "iu":
-            raise InputError(f"{path} is {array.dtype} of shape {array.shape}, expected whole numbers (E, 2) or (2, E)")
+            raise InputError(f"{path} is {array.dtype} of shape {array.shape}, expected integers (E, 2) or (2, E)")
         src, dst = np.ascontiguousarray(array.T if array.shape[1] == 2 else array, np.int64)
         return {"src": pa.array(src), "dst": pa.array(dst)}
     names = tables.read_column_names(path)
@@ -156,13 +161,13 @@ def _read_edges(path: Path) -> dict[str, pa.Array]:
     if "" in columns:
         columns, without_header = names, all(name.lstrip("-").isdigit() for name in names)
         if len(names) != 2 or (without_header and path.suffix != ".parquet"):
-            remedy = "Name the columns in the first line, and call the two ends of an edge src and dst."
+            remedy = "Name the columns of sources and destinations src and dst in the first line."
             raise InputError(f"{path} has no columns src and dst, but {', '.join(names)}", remedy)
     return tables.read_table(path, columns, columns)
 
 
 def _ids_in(folder: Path, ntype: str, columns: list[pa.Array]) -> tables.Ids:
-    """Return the IDs of the nodes in edges as a range, or sorted if they are not whole numbers from 0 on."""
+    """Return the IDs of the nodes in edges as a range, or sorted if they are not integers from 0 on."""
     if not columns:
         raise InputError(f"{folder}: no file names the nodes of type {ntype}", "Write nodes.csv, with a column id.")
     are_integers = all(pa.types.is_integer(column.type) for column in columns)
@@ -173,8 +178,8 @@ def _ids_in(folder: Path, ntype: str, columns: list[pa.Array]) -> tables.Ids:
             raise InputError(text, "List the existing nodes in nodes.csv, in a column named id.")
         return range(largest + 1)
     values = [column.dictionary if pa.types.is_dictionary(column.type) else pc.unique(column) for column in columns]
-    ids = pc.unique(pa.concat_arrays([array.cast(pa.int64() if are_integers else pa.string()) for array in values]))
-    return ids.take(pc.sort_indices(ids))
+    id_type = pa.int64() if are_integers else pa.string()
+    return pc.unique(pa.concat_arrays([array.cast(id_type) for array in values])).sort()
 
 
 def _number_edges(path: Path, columns: dict[str, pa.Array], *ids: tables.Ids) -> tuple[np.ndarray, np.ndarray]:
@@ -220,7 +225,7 @@ def _read_npz(path: Path) -> GraphFiles:
             raise ValueError(f"the adjacency is {n} by {columns}, and each node needs a row of features")
     keep = adjacency.row != adjacency.col
     src, dst = (node_ids[keep].astype(np.int64) for node_ids in (adjacency.row, adjacency.col))
-    return GraphFiles({NODE: tables.Nodes(path, range(n), arrays)}, {EDGE: (src, dst)})
+    return GraphFiles({NODE: tables.NodeTable(path, range(n), arrays)}, {EDGE: (src, dst)})
 
 
 def _read_csr(stored: NpzFile, prefix: str) -> sparse.csr_matrix:
@@ -251,7 +256,7 @@ def _read_dgl_file(path: Path) -> GraphFiles:
         raise InputError(f"{path} is damaged, or is not a file with one DGL graph", remedy) from None
     graph = graph.long()
     frames = {ntype: _arrays(graph.nodes[ntype].data) for ntype in graph.ntypes}
-    nodes = {ntype: tables.Nodes(path, range(graph.num_nodes(ntype)), arrays) for ntype, arrays in frames.items()}
+    nodes = {ntype: tables.NodeTable(path, range(graph.num_nodes(ntype)), arrays) for ntype, arrays in frames.items()}
     endpoints = {relation: graph.edges(order="eid", etype=relation) for relation in graph.canonical_etypes}
     edges = {relation: (src.numpy(), dst.numpy()) for relation, (src, dst) in endpoints.items()}
     return GraphFiles(nodes, edges, {relation: _arrays(graph.edges[relation].data) for relation in edges})

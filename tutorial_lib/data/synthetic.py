@@ -8,49 +8,40 @@ synthetic-academic has authors, papers and fields. Each of them has a hidden top
 topic. Papers have weak features. Authors and fields have none, so a model must learn a row for each of them.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from tutorial_lib.data.base import Dataset, Pairs, make_graph, node_data, random_split
-from tutorial_lib.data.cache import Named, load_generated
+from tutorial_lib.data.cache import NamedArrays, load_generated
 
 VERSION = 1  # part of the name of the cache. Increase it with every change of the generated data
 NUM_CLASSES, FEATURES = 47, 100
 NODES, EDGES = 2_449_029, 61_859_140  # those of ogbn-products, with each edge counted once
 
 # Nodes per class in the train, valid and test split of ogbn-products, counted in its label and split files
-# (Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu et al., NeurIPS 2020). Popular products are of
-# other classes than unpopular ones: class 12 is 1.4 % of train and 5.8 % of test, class 42 is in test alone.
-# fmt: off
-SPLIT_CLASS_COUNTS = np.array([
-    [11332, 12290, 10941, 13153, 60630, 3932, 15305, 16615, 10926, 6266, 4311, 3348, 2755, 10757, 287, 2515, 461, 4245,
-     662, 1237, 2047, 1313, 64, 526, 200, 93, 75, 4, 84, 152, 9, 25, 33, 3, 2, 8, 2, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0],
-    [2292, 2306, 2232, 2653, 12125, 798, 3110, 3382, 2191, 1240, 869, 656, 499, 2090, 58, 525, 114, 865,
-     129, 244, 438, 246, 13, 80, 59, 19, 6, 1, 20, 36, 11, 5, 10, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-    [100670, 95236, 102870, 135255, 596195, 35985, 140356, 152202, 97679, 59852, 47165, 28933, 128632, 88694, 2734,
-     23871, 83019, 37227, 48228, 15957, 20090, 79236, 802, 3047, 45147, 2912, 472, 254, 1865, 1373, 257, 388, 470, 25,
-     152, 36, 628, 511, 90, 36, 5, 60, 32500, 1399, 566, 9, 1],
-], dtype=np.int64)
-# fmt: on
+# (Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu et al., NeurIPS 2020). Class 42 is in test alone.
+SPLIT_CLASS_COUNTS = np.loadtxt(Path(__file__).with_name("split_class_counts.csv"), np.int64, delimiter=",")
 
 # These values lead to the measurements in data/README.md. They are not facts about Amazon.
-MEMBERSHIPS, MOST_MEMBERSHIPS = 4.9, 1300  # mean number of baskets of a node, and maximum, which is at most n / 100
-SPREAD, RANK_SHARE = 1.25, 0.5  # standard deviation of its logarithm, and correlation of that with the sales rank
+MEAN_MEMBERSHIPS, MOST_MEMBERSHIPS = 4.9, 1300  # baskets of a node, which has at most n / 100
+MEMBERSHIP_SPREAD = 1.25  # standard deviation of the logarithm of the number of baskets
+RANK_CORRELATION = 0.5  # correlation of this logarithm with the sales rank
 MISPLACED = 0.27  # probability that a node of one basket is with another class, falls with memberships ** -0.75
-COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, standard deviation of its logarithm
-STAY, TRAVEL, ABROAD = 3, 0.5, 0.04  # from the 4th basket on, half are in another community, 4 % of these in any class
-BASKET_MIN, BASKET_MEAN, BASKET_MAX, BASKET_FILL = 3, 12, 40, 0.75  # nodes; share of their pairs that become edges
+COMMUNITY_SIZE, COMMUNITY_SPREAD = 250, 0.8  # mean number of nodes, and standard deviation of its logarithm
+HOME_BASKETS = 3  # the first baskets of a node are in its own community
+TRAVEL = 0.5  # share of the other baskets that are in another community
+ABROAD = 0.04  # share of these that are in any class
+BASKET_MIN, BASKET_MEAN, BASKET_MAX = 3, 12, 40  # nodes
+BASKET_FILL = 0.75  # share of the pairs of a basket that become edges
 NOISE = 0.055  # share of the edges from a random node to a random member of a basket
 CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.238, 0.2  # standard deviation of the centers, where the noise has 1
 CHUNK = 1 << 22
 
-# synthetic-academic has the sizes of ogbn-mag (Hu et al. 2020).
-SIZES = {"paper": 736_389, "author": 1_134_649, "field": 59_965}
+SIZES = {"paper": 736_389, "author": 1_134_649, "field": 59_965}  # nodes of ogbn-mag (Hu et al. 2020)
 TOPICS, PAPER_FEATURES = 16, 64
 # (source type, relation, destination type): reverse relation, number of edges, share of the edges inside one topic.
-# Two relations are called has-topic.
 RELATIONS = {
     ("author", "writes", "paper"): ("written-by", 7_145_660, 0.45),
     ("paper", "cites", "paper"): ("cited-by", 5_416_271, 0.4),
@@ -58,13 +49,13 @@ RELATIONS = {
     ("author", "has-topic", "field"): ("topic-of", 1_700_000, 0.15),
 }
 # With these values, a model predicts about half of the papers from the features, and most of them with the graph.
-TOPIC_SPREAD, ACTIVITY_SPREAD = 0.5, 1.0  # standard deviations of the logarithms of a topic's size, a node's edges
+TOPIC_SPREAD = 0.5  # standard deviation of the logarithm of a topic's size
+ACTIVITY_SPREAD = 1.0  # standard deviation of the logarithm of a node's number of edges
 STRAY = 0.08  # share of the papers with the neighbors of another topic
 FEATURE_SIGNAL = 0.22  # standard deviation of a topic's center, where the noise has 1
 
 
-@dataclass
-class Nodes:
+class NodeAttributes(NamedTuple):
     """Attributes of N nodes in C classes, in the order of their IDs."""
 
     split: np.ndarray  # int64 (N,): 0 train, 1 valid, 2 test
@@ -87,15 +78,15 @@ def split_class_counts(scale: float) -> np.ndarray:
     return np.stack([scaled_counts(row, int(n)) for row, n in zip(SPLIT_CLASS_COUNTS, per_split, strict=True)])
 
 
-def sample_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
+def sample_nodes(rng: np.random.Generator, counts: np.ndarray) -> NodeAttributes:
     """Sample ``counts[s, c]`` nodes of class c in split s, int64 of shape (3, C), with IDs in random order."""
     n, num_classes = int(counts.sum()), counts.shape[1]
     split = np.repeat(np.arange(3), counts.sum(axis=1))
     label = np.concatenate([rng.permutation(np.repeat(np.arange(num_classes), row)) for row in counts])
     # The best sellers are first so far. The number of baskets is log-normal and correlated with this rank.
     rank, luck = -np.sort(-rng.standard_normal(n)), rng.standard_normal(n)
-    appetite = np.exp(SPREAD * (RANK_SHARE * rank + (1 - RANK_SHARE**2) ** 0.5 * luck))
-    rounded = np.floor(appetite * (MEMBERSHIPS / appetite.mean()) - 0.5 + rng.random(n))
+    appetite = np.exp(MEMBERSHIP_SPREAD * (RANK_CORRELATION * rank + (1 - RANK_CORRELATION**2) ** 0.5 * luck))
+    rounded = np.floor(appetite * (MEAN_MEMBERSHIPS / appetite.mean()) - 0.5 + rng.random(n))
     memberships = np.clip(rounded, 1, max(1, min(MOST_MEMBERSHIPS, n // 100))).astype(np.int64)
     # Customers buy a misplaced node with products of another class. Nodes with few baskets are misplaced more often.
     misplaced = np.flatnonzero(rng.random(n) < MISPLACED * memberships**-0.75)
@@ -109,11 +100,11 @@ def sample_nodes(rng: np.random.Generator, counts: np.ndarray) -> Nodes:
     point = class_ends[home] + rng.random(n) * (class_ends[home + 1] - class_ends[home])
     community = np.clip(np.searchsorted(interval_ends, point, side="right"), first[home], first[home + 1] - 1)
     order = rng.permutation(n)
-    return Nodes(split[order], label[order], memberships[order], community.astype(np.int32)[order], first)
+    return NodeAttributes(split[order], label[order], memberships[order], community.astype(np.int32)[order], first)
 
 
-def sample_edges(rng: np.random.Generator, nodes: Nodes, num_edges: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sample about ``num_edges`` different edges: int32 arrays (E,), ``low`` < ``high``, sorted."""
+def sample_edges(rng: np.random.Generator, nodes: NodeAttributes, num_edges: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sample about ``num_edges`` distinct edges: int32 arrays (E,), ``low`` < ``high``, sorted."""
     keys = _sample_pairs(rng, nodes, 1.0, int(num_edges * NOISE))
     while True:
         keys.sort()
@@ -131,13 +122,13 @@ def sample_edges(rng: np.random.Generator, nodes: Nodes, num_edges: int) -> tupl
     return low[:num_sampled], high[:num_sampled]
 
 
-def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
+def _basket_slots(rng: np.random.Generator, nodes: NodeAttributes) -> np.ndarray:
     """Return the node of each membership as int32, shuffled within each community. Each interval is a basket."""
     counts = nodes.memberships
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     index = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node
     community = nodes.community[node]
-    travelling = np.flatnonzero((index >= STAY) & (rng.random(len(node)) < TRAVEL))
+    travelling = np.flatnonzero((index >= HOME_BASKETS) & (rng.random(len(node)) < TRAVEL))
     home = np.searchsorted(nodes.first_community, community[travelling], side="right") - 1
     low, high = nodes.first_community[home], nodes.first_community[home + 1]
     abroad = rng.random(len(travelling)) < ABROAD
@@ -147,7 +138,7 @@ def _basket_slots(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     return node[shuffle[np.argsort(community[shuffle], kind="stable")]]
 
 
-def _sample_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: int) -> np.ndarray:
+def _sample_pairs(rng: np.random.Generator, nodes: NodeAttributes, share: float, noise: int) -> np.ndarray:
     """Return int64 keys ``low * n + high`` of the pairs in a share of all baskets, and of ``noise`` other pairs."""
     n, slots = len(nodes.label), _basket_slots(rng, nodes)
     count = int(1.2 * len(slots) / BASKET_MEAN) + 100
@@ -157,7 +148,8 @@ def _sample_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: i
     if share < 1:
         chosen = rng.random(len(size)) < share
         size, begin = size[chosen], begin[chosen]
-    keys, num_keys = np.empty(int((size * (size - 1) // 2).sum()) + noise, dtype=np.int64), 0
+    keys = np.empty(int((size * (size - 1) // 2).sum()) + noise, dtype=np.int64)
+    num_keys = 0
 
     def add(u: np.ndarray, v: np.ndarray) -> None:
         nonlocal num_keys
@@ -179,7 +171,7 @@ def _sample_pairs(rng: np.random.Generator, nodes: Nodes, share: float, noise: i
     return keys[:num_keys]
 
 
-def sample_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
+def sample_features(rng: np.random.Generator, nodes: NodeAttributes) -> np.ndarray:
     """Return label center + community center + noise: float32 (N, 100). The mean over neighbors has less noise."""
     communities = int(nodes.first_community[-1])
     by_class = rng.standard_normal((NUM_CLASSES, FEATURES), dtype=np.float32) * np.float32(CLASS_SIGNAL)
@@ -193,8 +185,7 @@ def sample_features(rng: np.random.Generator, nodes: Nodes) -> np.ndarray:
     return feat
 
 
-def generate_products(scale: float, seed: int) -> Named:
-    """Generate the arrays of synthetic-products by name."""
+def generate_products(scale: float, seed: int) -> NamedArrays:
     rng = np.random.Generator(np.random.PCG64(seed))
     nodes = sample_nodes(rng, split_class_counts(scale))
     yield from zip(("low", "high"), sample_edges(rng, nodes, round(EDGES * scale)), strict=True)
@@ -205,7 +196,7 @@ def generate_products(scale: float, seed: int) -> Named:
 
 def load_products(*, scale: float, seed: int = 0, root: Path) -> Dataset:
     name = "synthetic-products"
-    arrays = load_generated(root, name, VERSION, scale, seed, generate_products)
+    arrays = load_generated(root, name, VERSION, scale, seed, generate_products(scale, seed))
     ndata = node_data(arrays["feat"], arrays["label"], arrays["split"])
     info = {"scale": scale, "seed": seed, "version": VERSION, "imitation_of": "ogbn-products", "real_data": False}
     return Dataset(name, Pairs(arrays["low"], arrays["high"], ndata, arrays["feat"]), NUM_CLASSES, info)
@@ -224,9 +215,9 @@ class _Pool:
         """Sample about ``count`` sorted edges, without duplicates, from nodes with these topics into the pool."""
         n, rng = len(topic), self.rng
         node = np.concatenate([np.arange(n), rng.integers(0, n, max(0, count - n))])
-        same_topic, wanted_topic = rng.random(len(node)) < same, topic[node]
-        low = np.where(same_topic, self.topic_ends[wanted_topic], 0.0)
-        high = np.where(same_topic, self.topic_ends[wanted_topic + 1], self.ends[-1])
+        same_topic = rng.random(len(node)) < same
+        low = np.where(same_topic, self.topic_ends[topic[node]], 0.0)
+        high = np.where(same_topic, self.topic_ends[topic[node] + 1], self.ends[-1])
         point = low + rng.random(len(node)) * (high - low)
         neighbor = self.order[np.minimum(np.searchsorted(self.ends, point, side="right"), len(self.order) - 1)]
         node, neighbor = np.divmod(np.unique(node * len(self.order) + neighbor), len(self.order))
@@ -234,8 +225,7 @@ class _Pool:
         return node[keep], neighbor[keep]
 
 
-def generate_academic(scale: float, seed: int) -> Named:
-    """Generate the arrays of synthetic-academic by name."""
+def generate_academic(scale: float, seed: int) -> NamedArrays:
     rng = np.random.Generator(np.random.PCG64(seed))
     share = np.exp(TOPIC_SPREAD * rng.standard_normal(TOPICS))
     share /= share.sum()
@@ -259,7 +249,8 @@ def generate_academic(scale: float, seed: int) -> Named:
 def load_academic(*, scale: float, seed: int = 0, root: Path) -> Dataset:
     """Load synthetic-academic. Edge e of a relation is edge e of its reverse."""
     name = "synthetic-academic"
-    arrays, edges = load_generated(root, name, VERSION, scale, seed, generate_academic), {}
+    arrays = load_generated(root, name, VERSION, scale, seed, generate_academic(scale, seed))
+    edges = {}
     for (src_type, relation, dst_type), (reverse, _, _) in RELATIONS.items():
         src, dst = arrays[f"{src_type}-{relation}-{dst_type}"].astype(np.int64)
         edges |= {(src_type, relation, dst_type): (src, dst), (dst_type, reverse, src_type): (dst, src)}

@@ -22,12 +22,12 @@ FIELDS = ("feat", "label", *MASKS)
 SPLIT = "column split"  # name of the array with the content of this column
 MOST_CLASSES = 1_000_000  # the model has a row of weights for each class
 BLOCK_BYTES = 128 << 20  # bytes of a CSV file that are parsed together
-FIRST_BYTES = 4 << 20  # first bytes of a CSV file. They decide whether a column of IDs has whole numbers
+FIRST_BYTES = 4 << 20  # first bytes of a CSV file. They decide whether a column of IDs has integers
 BATCH_ROWS = 1 << 22  # rows of a parquet file that are read together
-WHOLE_NUMBER = r"^\s*((0|-?[1-9]\d*(\.\d*)?)?)\s*$"
-REMEDY = "Use UTF-8 and the same columns in every row. IDs are whole numbers below 2**63, or all texts in quotes."
+INTEGER = r"^\s*((0|-?[1-9]\d*(\.\d*)?)?)\s*$"
+REMEDY = "Use UTF-8 and the same columns in every row. IDs are integers below 2**63, or strings that are all in quotes."
 IDS = "node_ids.parquet"  # file in a partition folder
-Ids = range | pa.Array  # the array has whole numbers or texts
+Ids = range | pa.Array  # the array has integers or strings
 
 
 def row_name(path: Path, row: int) -> str:
@@ -69,7 +69,7 @@ def read_column_names(path: Path) -> list[str]:
 
 
 def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.Array]:
-    """Read columns of a table. IDs become int64, or dictionary-encoded texts if they are texts, such as 007 or NA."""
+    """Read columns of a table. IDs become int64, or dictionary-encoded if they are strings, such as 007 or NA."""
     chunks: dict[str, list[pa.Array]] = {name: [] for name in columns}
     rows = size = 0
     with read_errors(path, REMEDY):
@@ -89,7 +89,7 @@ def _batches(path: Path, columns: list[str], ids: list[str]) -> Iterable[pa.Reco
     if path.suffix == ".parquet":
         return parquet.ParquetFile(path).iter_batches(BATCH_ROWS, columns=columns)
     head = next(iter(_open_csv(path, ids, ids)), None)
-    is_integer = {} if head is None else {name: pc.match_substring_regex(head[name], WHOLE_NUMBER) for name in ids}
+    is_integer = {} if head is None else {name: pc.match_substring_regex(head[name], INTEGER) for name in ids}
     text_columns = [name for name, matches in is_integer.items() if not pc.all(matches, min_count=0).as_py()]
     return _open_csv(path, columns, text_columns, BLOCK_BYTES)
 
@@ -108,12 +108,12 @@ def _as_ids(path: Path, rows: int, name: str, column: pa.Array) -> pa.Array:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return column.cast(pa.string()).dictionary_encode()
     if not pa.types.is_integer(column.type):
-        raise ValueError(f"column {name} has {column.type}, expected whole numbers or texts")
+        raise ValueError(f"column {name} has {column.type}, expected integers or strings")
     return column.cast(pa.int64())
 
 
 @dataclass
-class Nodes:
+class NodeTable:
     """The nodes of one type. If ``ids`` is None, the edges name the nodes. Messages contain ``where``."""
 
     where: Path
@@ -126,7 +126,7 @@ class Nodes:
         if (label := self.arrays.get("label")) is None:
             return None
         remedy = "Number the classes from 0 on, and write -1 for a node without a label."
-        text = f"{self.where}: label is {label.dtype} of shape {label.shape}, expected whole numbers"
+        text = f"{self.where}: label is {label.dtype} of shape {label.shape}, expected integers"
         if label.dtype.kind not in "iuf" or label.shape != (len(self.ids),):
             raise InputError(f"{text} of shape ({len(self.ids)},)", remedy)
         label = np.where(np.isnan(label), -1, label)
@@ -137,7 +137,8 @@ class Nodes:
 
     def split(self, seed: int, info: JsonObject) -> np.ndarray | None:
         """Return 0 (train), 1 (valid), 2 (test) or 3 (no split) per node: uint8 (N,). Store the source in ``info``."""
-        n, masks = len(self.ids), [self.arrays[name] for name in MASKS if name in self.arrays]
+        n = len(self.ids)
+        masks = [self.arrays[name] for name in MASKS if name in self.arrays]
         if masks:
             info["split"] = "masks"
             valid = len(masks) == 3 and all(mask.shape == (n,) and np.isin(mask, (0, 1)).all() for mask in masks)
@@ -154,9 +155,9 @@ class Nodes:
         return random_split(np.random.RandomState(seed).permutation(n))  # numpy never changes these numbers
 
 
-def read_nodes(path: Path) -> Nodes:
+def read_nodes(path: Path) -> NodeTable:
     """Read the nodes of one type from a folder or from a table. Arrays replace the columns of a table."""
-    nodes, table = Nodes(path), path
+    nodes, table = NodeTable(path), path
     if path.is_dir():
         unknown = {file.name for file in path.glob("*.npy")} - {"edges.npy", *(f"{name}.npy" for name in FIELDS)}
         if unknown and not (path / "graph.yaml").exists():
@@ -173,12 +174,13 @@ def read_nodes(path: Path) -> Nodes:
     return nodes
 
 
-def _read_node_table(file: Path, nodes: Nodes) -> None:
+def _read_node_table(file: Path, nodes: NodeTable) -> None:
     names = read_column_names(file)
     if "id" not in names:
         raise InputError(f"{file} has the columns {', '.join(names)}", "One column must be named id.")
     table = read_table(file, names, ["id"])
-    ids, label, split = table.pop("id"), table.pop("label", None), table.pop("split", None)
+    label, split = table.pop("label", None), table.pop("split", None)
+    ids = table.pop("id")
     nodes.ids = ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
     counts = pc.value_counts(ids)
     if dupes := counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist():
@@ -190,10 +192,9 @@ def _read_node_table(file: Path, nodes: Nodes) -> None:
             with read_errors(f"{file}, column {name}", "Leave it out, or write a column of 0 and 1 for each value."):
                 nodes.arrays["feat"][:, number] = column.cast("float32", safe=False).to_numpy(zero_copy_only=False)
     if label is not None and "label" not in nodes.arrays:
-        with read_errors(f"{file}, column label", "Write one class for each node, as a whole number or a text."):
+        with read_errors(f"{file}, column label", "Write one class for each node, as an integer or a string."):
             if not pa.types.is_integer(label.type):
-                classes = pc.unique(label.drop_null())
-                classes = classes.take(pc.sort_indices(classes))
+                classes = pc.unique(label.drop_null()).sort()
                 nodes.class_names = [str(name) for name in classes]
                 label = pc.index_in(label, value_set=classes)
             nodes.arrays["label"] = label.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import torch
 import torch.nn.functional as F
@@ -86,3 +86,10 @@ class GraphSAGE(nn.Module):
         """Apply one layer, its activation and dropout. Layer-wise inference calls this method."""
         y = self.layers[depth](block, x)
         return y if depth == len(self.layers) - 1 else F.dropout(torch.relu(y), self.dropout, self.training)
+
+
+def build_graphsage(config: Any, in_size: int, out_size: int) -> GraphSAGE:
+    """Return a GraphSAGE for a ``TrainConfig``. Its weights depend on the seed only and are equal on all ranks."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return GraphSAGE(in_size, config.hidden_size, out_size, len(config.fanouts), config.dropout)

@@ -13,9 +13,7 @@ BLOCK = 1 << 20  # entries of an array that are converted together
 COMPRESSED = 2**28  # neighbors. Larger graphs are compressed, which takes two thirds of the memory, twice the time
 
 
-def assign_nodes(
-    dataset: Dataset, parts: int, method: str, scratch: Path, train: np.ndarray, seed: int = 0
-) -> np.ndarray:
+def assign_nodes(dataset: Dataset, parts: int, method: str, scratch: Path, train: np.ndarray, seed: int) -> np.ndarray:
     """Return the part of each node: int64 (N,). KaMinPar's parts are balanced by ``train``, the IDs of some nodes."""
     n = dataset.structure.num_nodes()
     if method.endswith(".npy"):
@@ -34,17 +32,18 @@ def assign_nodes(
 
 def undirected_adjacency(dataset: Dataset) -> sp.csr_array:
     """Return which nodes are neighbors, without directions, multiplicities and self loops: bool of shape (N, N)."""
-    graph, n = dataset.structure, dataset.structure.num_nodes()
+    graph = dataset.structure
     if isinstance(graph, Pairs):  # the reverse edges are added below
         pairs = [(graph.low, graph.high)]
     else:
         pairs, start = [], type_offsets(dataset)
         for relation in graph.canonical_etypes:
             for src, dst in zip(*(read_endpoints(graph, relation, endpoint) for endpoint in (0, 1)), strict=True):
-                src_ids, dst_ids = (src + start[relation[0]]).int().numpy(), (dst + start[relation[2]]).int().numpy()
+                src_ids = (src + start[relation[0]]).int().numpy()
+                dst_ids = (dst + start[relation[2]]).int().numpy()
                 pairs.append((src_ids[src_ids != dst_ids], dst_ids[src_ids != dst_ids]))
     row, column = pairs[0] if len(pairs) == 1 else map(np.concatenate, zip(*pairs, strict=True))
-    one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=(n, n)).tocsr()
+    one_way = sp.coo_array((np.ones(len(row), bool), (row, column)), shape=[graph.num_nodes()] * 2).tocsr()
     del row, column, pairs
     release_pages(graph)
     return one_way + one_way.T.tocsr()
@@ -65,7 +64,7 @@ def _run_kaminpar(dataset: Dataset, parts: int, file: Path, train: np.ndarray, s
     import kaminpar
 
     adjacency = undirected_adjacency(dataset)
-    n, m, rows = adjacency.shape[0], adjacency.nnz, adjacency[train]
+    n, m, train_rows = adjacency.shape[0], adjacency.nnz, adjacency[train]
     with file.open("wb") as out:  # KaMinPar's Python package only reads files, here in the ParHIP format
         np.array([3, n, m], np.uint64).tofile(out)  # version 3 has no weights and 64-bit numbers
         (8 * (n + 4) + 8 * adjacency.indptr.astype(np.uint64)).tofile(out)  # where the neighbors are, in bytes
@@ -77,7 +76,7 @@ def _run_kaminpar(dataset: Dataset, parts: int, file: Path, train: np.ndarray, s
     kaminpar.reseed(seed)
     partitioner = kaminpar.KaMinPar(1, kaminpar.default_context())  # deterministic only with one thread
     part_of = np.array(partitioner.compute_partition(graph, parts, 0.03), np.int64)
-    balance_nodes(rows, train, part_of, parts)
+    balance_nodes(train_rows, train, part_of, parts)
     return part_of
 
 

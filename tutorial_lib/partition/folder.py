@@ -81,7 +81,7 @@ def dataset_description(dataset: Dataset) -> JsonObject:
     return description | dataset.info
 
 
-def available_method(method: str, log: Log = lambda _: None) -> str:
+def resolve_method(method: str, log: Log = lambda _: None) -> str:
     """Return the name of a method in manifests. ``random`` replaces a missing KaMinPar."""
     if method.endswith(".npy"):
         if not (file := Path(method)).is_file():
@@ -110,11 +110,12 @@ def partition_dataset(
         log: receives one sentence for each stage.
     """
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
-    name, n = available_method(method, log), dataset.structure.num_nodes()
-    if not 1 <= parts <= n:
+    method_name = resolve_method(method, log)
+    method = method if method.endswith(".npy") else method_name
+    if not 1 <= parts <= (n := dataset.structure.num_nodes()):
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
     inputs = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
-    inputs |= {"method": name, "seed": seed}
+    inputs |= {"method": method_name, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, inputs, log)
     if os.path.ismount(out):
@@ -123,7 +124,7 @@ def partition_dataset(
         out.parent.mkdir(parents=True, exist_ok=True)
         with sibling_folder(out) as folder:
             try:
-                manifest = _write_folder(dataset, inputs, method if method.endswith(".npy") else name, folder, log)
+                manifest = _write_folder(dataset, inputs, method, folder, log)
             except Exception:
                 # numpy, DGL and torch report a full disk in different ways. This write raises the kernel's error.
                 (folder / "probe").write_bytes(bytes(1 << 20))
@@ -150,7 +151,8 @@ def _reuse(out: Path, inputs: JsonObject, log: Log) -> Partition:
 def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Path, log: Log) -> JsonObject:
     from tutorial_lib.partition.assign import assign_nodes, type_offsets
 
-    graph, name, parts = dataset.structure, graph_name_of(dataset.name), inputs["parts"]
+    graph, parts = dataset.structure, inputs["parts"]
+    name = graph_name_of(dataset.name)
     log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({inputs['method']})")
     train = np.flatnonzero(dataset.target_data.get("train_mask", [])) + type_offsets(dataset)[dataset.target]
     part_of = assign_nodes(dataset, parts, method, folder, train, inputs["seed"])
@@ -161,8 +163,9 @@ def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Pat
     if dataset.ids is not None:
         write_ids(folder, dataset.ids)
     log("counting the cut and writing checksums")
-    train_nodes, share = np.bincount(part_of[train], minlength=parts).tolist(), num_cut / graph.num_edges()
-    report = PartitionReport(parts, inputs["method"], nodes, edges, train_nodes, halo_nodes, num_cut, share)
+    train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
+    cut_share = num_cut / graph.num_edges()
+    report = PartitionReport(parts, inputs["method"], nodes, edges, train_nodes, halo_nodes, num_cut, cut_share)
     manifest = inputs | {"graph_name": name} | ({} if graph.is_homogeneous else {"types": type_counts(dataset)})
     manifest |= {"dataset": dataset_description(dataset), "report": asdict(report)}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -187,7 +190,8 @@ def load_partition_folder(folder: str | Path, *, checksums: bool = True, part: i
         raise InputError(f"{folder} is not a partition folder with a manifest.json", "Choose another folder.") from None
     others = tuple(f"part{k}/" for k in range(partition.report.parts) if part is not None and k != part)
     for name, expected in partition.manifest["files"].items():
-        path, digest = folder / name, expected["sha256"] if checksums else None
+        path = folder / name
+        digest = expected["sha256"] if checksums else None
         if not name.startswith(others) and (problem := check_file(path, expected["bytes"], digest)):
             raise InputError(f"damaged partition: {path} {problem}", f"Remove {folder} and partition again.")
     return partition

@@ -25,7 +25,8 @@ from tutorial_lib.data.base import Dataset, Pairs, read_endpoints, release_pages
 from tutorial_lib.files import JsonObject, write_json
 from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
-FEATURE_ROWS, MOST_MAPPED = 1 << 18, 1 << 28  # rows read together; most edges with an edge_map.npy, of 2 GB
+FEATURE_ROWS = 1 << 18  # rows that are read together
+MOST_MAPPED = 1 << 28  # edges. A larger generated graph gets no edge_map.npy, which would have more than 2 GB
 
 
 class Writer:
@@ -39,7 +40,8 @@ class Writer:
         self.parts, self.folder, self.typed = parts, folder, not graph.is_homogeneous
         names = (graph.ntypes, map(":".join, graph.canonical_etypes)) if self.typed else (["_N"], ["_N:_E:_N"])
         self.ntypes, self.etypes = ({name: number for number, name in enumerate(type_names)} for type_names in names)
-        type_starts, by_part = type_offsets(dataset), np.argsort(part_of, kind="stable")
+        by_part = np.argsort(part_of, kind="stable")
+        type_starts = type_offsets(dataset)
         num_types, starts = len(self.ntypes), np.array([*type_starts.values()])
         self.type_of = (np.searchsorted(starts, by_part, side="right") - 1).astype(np.int16)
         self.first_node = offsets(np.bincount(part_of, minlength=parts))
@@ -87,7 +89,8 @@ class Writer:
 
     def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
         """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
-        graph, num_types, counts = self.graph, len(self.ntypes), []
+        graph, num_types = self.graph, len(self.ntypes)
+        counts = []
         file_names = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
         description: JsonObject = {"graph_name": name, "num_nodes": graph.num_nodes()}
         description |= {"num_edges": graph.num_edges(), "part_method": method, "num_parts": self.parts, "halo_hops": 1}
@@ -116,11 +119,12 @@ class Writer:
         """Write one part, with inner nodes and edges first. Return the numbers of halo nodes and leaving edges."""
         n, (begin, end) = len(self.type_of), self.first_node[part : part + 2].tolist()
         inner = self.bounds[:, part : part + 2]
-        leaving_chunks, halo = [np.empty(0, np.int64)], np.zeros(n, bool)
+        halo = np.zeros(n, bool)
         for first, last in inner:
             halo[self.source[first:last]] = True
         halo[begin:end] = False
         halo_nodes = int(halo.sum())
+        leaving_chunks = [np.empty(0, np.int64)]
         for first, last in np.reshape([0, *inner.flat, len(self.source)], (-1, 2)):
             for start in range(first, last, BLOCK):
                 block = self.source[start : min(start + BLOCK, last)]
@@ -136,7 +140,8 @@ class Writer:
         rows = np.repeat(rows.astype(np.int32), self.indptr[rows + 1] - self.indptr[rows])
         rows = np.concatenate([rows, leaving_rows.astype(np.int32)])
         src = local_id[np.concatenate([*(self.source[first:last] for first, last in inner), self.source[leaving]])]
-        dst, etypes = local_id[rows % n], rows // n if self.typed else None
+        dst = local_id[rows % n]
+        etypes = rows // n if self.typed else None
         del rows, leaving_rows, halo, local_id
         if "part_graph_graphbolt" in files:
             self._write_graphbolt(src, dst, etypes, nodes, files["part_graph_graphbolt"])
@@ -161,19 +166,16 @@ class Writer:
 
     def _write_graphbolt(self, src: np.ndarray, dst: np.ndarray, etypes: Any, nodes: np.ndarray, file: str) -> None:
         """Write the same file as ``dgl_partition_to_graphbolt``, which needs 72 bytes per edge."""
+        options: JsonObject = {"node_attributes": {dgl.NID: torch.from_numpy(nodes)}, "edge_attributes": {}}
+        indptr = offsets(np.bincount(dst, minlength=len(nodes)))
+        if len(src) < 2**31 - 1:
+            indptr = indptr.astype(np.int32)
         if self.typed:  # with one relation, the edges are in the order of their destinations already
             order = np.argsort(dst, kind="stable")
-            src, etypes = src[order], torch.from_numpy(etypes[order].astype(np.int8))
-        indptr = offsets(np.bincount(dst, minlength=len(nodes)))
-        graph = dgl.graphbolt.fused_csc_sampling_graph(
-            torch.from_numpy(indptr if len(src) >= 2**31 - 1 else indptr.astype(np.int32)),
-            torch.from_numpy(src),
-            type_per_edge=etypes,
-            node_attributes={dgl.NID: torch.from_numpy(nodes)},
-            edge_attributes={},
-            node_type_to_id=self.ntypes if self.typed else None,
-            edge_type_to_id=self.etypes if self.typed else None,
-        )
+            src = src[order]
+            options["type_per_edge"] = torch.from_numpy(etypes[order].astype(np.int8))
+            options |= {"node_type_to_id": self.ntypes, "edge_type_to_id": self.etypes}
+        graph = dgl.graphbolt.fused_csc_sampling_graph(torch.from_numpy(indptr), torch.from_numpy(src), **options)
         torch.save(graph, file)
 
     def _rows(self, frames: Any, keys: Any, names: Iterable[str], ids: list[np.ndarray]) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
 """A cache of remote feature rows that evicts the row whose next use is furthest away.
 
-Batches are sampled before their rows are pulled, so the cache knows which rows the next batches need. If it is full,
-it keeps the rows that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows.
+Batches are sampled before their rows are pulled, so the next uses of a row are known. A full cache keeps the rows
+that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows.
 
 Each batch goes through ``announce``, ``request`` (two at a time) and ``receive_rows``. A slot is a row's position:
 
@@ -30,7 +30,7 @@ LOOK_AHEAD = 8  # batches. Large batches need three, see benchmarks/RESULTS.md. 
 
 class Request(NamedTuple):
     slots: Tensor  # int32, of all IDs of the batch
-    counts: tuple[int, int, int]  # different rows of the batch, those of other machines, and those that are fetched
+    counts: tuple[int, int, int]  # distinct rows of the batch, the remote ones, and the fetched ones
     positions: Tensor  # in ``FeatureCache.rows``, of the rows that are fetched
     moves: tuple[Tensor, Tensor]  # new and old positions of rows of the batch before, which move into the cache
     sent: dict[int, Tensor]  # see ``send_requests``
@@ -47,20 +47,22 @@ class FeatureCache:
     """
 
     def __init__(self, store: DistTensor, book: GraphPartitionBook, budget: int, scratch: Tensor | None = None) -> None:
-        self.store, self.book, self.shape, self.dtype = store, book, store.shape, store.dtype
+        self.store, self.book = store, book
+        self.shape, self.dtype = store.shape, store.dtype
         self.local_rows = store.local_partition
-        self.num_local_rows, self.num_remote_rows = len(self.local_rows), self.shape[0] - len(self.local_rows)
+        self.num_local_rows = len(self.local_rows)
+        self.num_remote_rows = self.shape[0] - self.num_local_rows
         self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         self.capacity = min(self.num_remote_rows, budget // max(1, self.row_bytes))
-        self.rows = torch.empty((self.capacity, *self.shape[1:]), dtype=self.dtype)  # of other machines
+        self.rows = torch.empty((self.capacity, *self.shape[1:]), dtype=self.dtype)  # rows of other machines
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.num_local_rows, dtype=torch.int32)
         self.used = self.num_requested = self.hits = 0  # cached rows, remote rows that batches needed, and those cached
-        self.last_batch_counts = 0, 0  # different rows of the last batch that were on this machine and that were pulled
+        self.last_batch_counts = 0, 0  # distinct rows of the last batch that were on this machine and that were pulled
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
         self._passing = torch.empty(0, dtype=torch.int64)  # IDs of the last batch's rows that did not fit
-        self._announced = deque[tuple[Tensor, Tensor, int]]()  # remote IDs, all IDs, number of different rows
+        self._announced = deque[tuple[Tensor, Tensor, int]]()  # remote IDs, all IDs, number of distinct rows
         self._requests = deque[Request]()  # in the order of the batches, before the announced ones
 
     @property
@@ -88,7 +90,8 @@ class FeatureCache:
         self._cached[self.used : self.used + num_fitting] = absent[:num_fitting]
         self.used += num_fitting
         self._passing = absent[num_fitting:]
-        slots, key = torch.index_select(self.slot_of, 0, ids), self.store.kvstore_key
+        slots = torch.index_select(self.slot_of, 0, ids)
+        key = self.store.kvstore_key
         sent = send_requests(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
         self._requests.append(Request(slots, (rows, len(remote), len(absent)), positions, moves, sent))
 
@@ -99,16 +102,18 @@ class FeatureCache:
             self.announce(ids)
             self.request()
         request = self._requests.popleft()
-        (rows, remote, pulled), (to, origin) = request.counts, request.moves
-        self.rows[to] = self.rows[origin]  # the rows of the batch before this one have been read
+        rows, remote, pulled = request.counts
+        new_positions, old_positions = request.moves
+        self.rows[new_positions] = self.rows[old_positions]  # the rows of the batch before this one have been read
         size = int(request.positions[-1]) + 1 if pulled else 0
         if size > len(self.rows):
             extra_rows = self.rows.new_empty(size + size // 4 - self.used, *self.shape[1:])
             self.rows = torch.cat([self.rows[: self.used], extra_rows])
-        for part_positions, answer in receive_responses(request.sent, "rows of other machines"):
-            self.rows.index_copy_(0, request.positions[part_positions], answer.data_tensor)
-        self.last_batch_counts, self.hits = (rows - pulled, pulled), self.hits + remote - pulled
+        for part_positions, response in receive_responses(request.sent, "rows of other machines"):
+            self.rows.index_copy_(0, request.positions[part_positions], response.data_tensor)
+        self.last_batch_counts = rows - pulled, pulled
         self.num_requested += remote
+        self.hits += remote - pulled
         return request.slots
 
     def read(self, slots: Tensor) -> Tensor:
@@ -143,10 +148,10 @@ class FeatureCache:
 
     def _evict(self) -> tuple[Tensor, Tensor]:
         """Cache those rows of the last batch that are needed sooner than others. Return their new and old positions."""
-        passing, empty = self._passing, self._passing[:0]
+        passing = self._passing
         if not self.look_ahead:
             self.slot_of[passing] = ABSENT
-            return empty, empty
+            return passing[:0], passing[:0]
         next_use = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
         for number, (ids, *_) in reversed(list(enumerate(self._announced))):
             positions = torch.index_select(self.slot_of, 0, ids) - self.num_local_rows

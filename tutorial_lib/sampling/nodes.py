@@ -19,7 +19,7 @@ from tutorial_lib.compat.settings import derive_seed, seed_dgl
 from tutorial_lib.models.graphsage import Block
 
 FULL = -1  # fan-out that takes every neighbor
-CHOICE = 2**31 - 1  # replaces the step in the seed that selects the examples of an epoch
+SELECTION_STEP = 2**31 - 1  # replaces the step in the seed that selects the examples of an epoch
 Store = Tensor | DistTensor
 Source = TypeVar("Source")
 BatchType = TypeVar("BatchType")
@@ -35,7 +35,7 @@ class Batch:
     inputs: Any = None  # rows of the input nodes if the loader has fetched them
     labels: Tensor | None = None  # labels of the seeds if the loader has fetched them
     background: dict[str, tuple[float, float]] | None = None  # start and seconds of "sampling" and "pull" in a thread
-    bytes_by_place: tuple[int, int] | None = None  # of the rows that the loader fetched, from here and from others
+    local_and_remote_bytes: tuple[int, int] | None = None  # bytes of the rows if the loader has fetched them
 
 
 @lru_cache(maxsize=2)
@@ -45,9 +45,11 @@ def epoch_chunks(
     """Split the positions of ``count`` examples into the batches of an epoch, whose sizes differ by at most one."""
     order = torch.arange(count)[:limit]
     if shuffle and limit is not None:  # each epoch selects other examples
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, epoch, CHOICE)))[:limit]
+        generator = torch.Generator().manual_seed(derive_seed(seed, epoch, SELECTION_STEP))
+        order = torch.randperm(count, generator=generator)[:limit]
     if shuffle:
-        order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(derive_seed(seed, epoch)))]
+        generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+        order = order[torch.randperm(len(order), generator=generator)]
     return tuple(order.tensor_split(steps)) if steps else ()
 
 
@@ -63,9 +65,7 @@ class Loader(Generic[Source, BatchType]):
     steps: int | None = None  # batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``
     shuffle: bool = False  # use another order of the examples in each epoch
     seed: int = 0  # seed of this rank's order and samples
-    # OpenMP threads that sample, or None for the setting of this process. With several, DGL numbers the nodes of a
-    # block in the order in which its threads find them, so that no two runs are equal.
-    threads: int | None = None
+    threads: int | None = None  # OpenMP threads that sample. With several, no two runs are equal. None changes nothing
     per_epoch: int | None = None  # largest number of examples in an epoch, which are selected at random if shuffled
 
     def sample(self, examples: Tensor, seed: int) -> BatchType:
@@ -96,7 +96,7 @@ class BatchLoader(Loader[DGLGraph, Batch]):
     """Loads batches of nodes of a ``DistGraph`` or ``DGLGraph``. ``examples`` can be ``{type: IDs}`` with one type."""
 
     def __post_init__(self) -> None:
-        self._type, self._processes = None, None
+        self._type = self._processes = None
         if isinstance(self.examples, Mapping):
             ((self._type, self.examples),) = self.examples.items()
         self._sampler = MultiLayerNeighborSampler(list(self.fanouts))
@@ -117,9 +117,9 @@ class BatchLoader(Loader[DGLGraph, Batch]):
         if self._processes is None:
             yield from super().batches(epoch, start)
             return
-        loader, steps = self._processes, len(self)
-        loader.dataset = torch.arange(epoch * steps + start, (epoch + 1) * steps)
-        batches, arrived = iter(loader), {}
+        steps = len(self)
+        self._processes.dataset = torch.arange(epoch * steps + start, (epoch + 1) * steps)
+        batches, arrived = iter(self._processes), {}
         for step in range(start, steps):
             while step not in arrived:
                 arrived |= [next(batches)]

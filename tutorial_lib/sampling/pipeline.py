@@ -36,20 +36,14 @@ CLOSE_SECONDS = 10
 
 @lru_cache
 def sampling_thread() -> ThreadPoolExecutor:
-    """Return the thread, which starts with its first task."""
-    return ThreadPoolExecutor(1, "batches", initializer=_use_one_core)
-
-
-def _use_one_core() -> None:
-    """Set one OpenMP thread, because a new thread starts with the default and would take cores from the training."""
-    torch.set_num_threads(1)
-    set_num_threads(1)
+    # One OpenMP thread, because a new thread starts with the default and would take cores from the training.
+    return ThreadPoolExecutor(1, "batches", initializer=lambda: (torch.set_num_threads(1), set_num_threads(1)))
 
 
 def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
     """Yield the items of a generator that runs in the sampling thread and makes ``depth`` items ahead of their use."""
-    thread, sentinel = sampling_thread(), object()
-    submit: Any = partial(thread.submit, next, items, sentinel)
+    sentinel = object()
+    submit: Any = partial(sampling_thread().submit, next, items, sentinel)
     pending = deque([submit()])
     try:
         while (item := pending.popleft().result()) is not sentinel:
@@ -62,7 +56,7 @@ def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, 
             future.cancel()
         # The caller may use the connection to the servers as soon as this returns. At exit no thread can be started.
         with suppress(RuntimeError):
-            wait([*pending, thread.submit(items.close)], CLOSE_SECONDS)
+            wait([*pending, sampling_thread().submit(items.close)], CLOSE_SECONDS)
 
 
 @dataclass
@@ -71,7 +65,7 @@ class Pipeline:
 
     sampler: NeighborSampler
     cache: FeatureCache
-    labels: DistTensor  # of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
+    labels: DistTensor  # labels of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
     depth: int = 2  # number of batches that are made ahead of their use
 
     @classmethod
@@ -100,7 +94,8 @@ class PipelineLoader(Loader[Pipeline, Batch]):
     def _make(self, epoch: int, start: int) -> Generator[tuple[int, Batch], None, None]:
         cache, sampler = self.source.cache, self.source.sampler
         positions, labels = self.positions(epoch), self._labels
-        steps, sampled, requested = iter(range(start, len(positions))), deque(), deque()
+        steps = iter(range(start, len(positions)))
+        sampled, requested = deque(), deque()  # steps and their batches
 
         def request_rows() -> None:
             """Keep two requests in flight, so that a server can start on one when it has answered the other."""
@@ -127,7 +122,8 @@ class PipelineLoader(Loader[Pipeline, Batch]):
 
     def _sample(self, seeds: Tensor, labels: Tensor) -> Batch:
         """Return a batch without rows. With means, ``inputs`` is the index pointer of the outermost hop."""
-        start, sampler, indptr = time.time(), self.source.sampler, None
+        start = time.time()
+        sampler = self.source.sampler
         nodes, blocks = seeds.to(sampler.dtype), []
         for fanout in reversed(self.fanouts[int(self.means) :]):
             pointer, sources = sampler.sample(nodes, fanout)
@@ -135,7 +131,7 @@ class PipelineLoader(Loader[Pipeline, Batch]):
             csc = (pointer, indices, torch.empty(0, dtype=indices.dtype))  # without edge IDs
             blocks.insert(0, dgl.create_block(("csc", csc), num_src_nodes=len(all_nodes), num_dst_nodes=len(nodes)))
             nodes = all_nodes
-        row_ids = nodes
+        row_ids, indptr = nodes, None
         if self.means:
             indptr, sources = sampler.sample(nodes, self.fanouts[0])
             row_ids = torch.cat([nodes, sources])  # a node may occur more than once
@@ -143,11 +139,12 @@ class PipelineLoader(Loader[Pipeline, Batch]):
         return Batch(nodes, seeds, blocks, indptr, labels, {"sampling": (start, time.time() - start)})
 
     def _fill(self, batch: Batch) -> Batch:
-        start, cache = time.time(), self.source.cache
+        start = time.time()
+        cache = self.source.cache
         slots, sources = cache.receive_rows().tensor_split([len(batch.input_nodes)])
         rows = inputs = cache.read(slots)
         if batch.inputs is not None:
             inputs = FirstLayer(rows, cache.mean(sources, batch.inputs))
-        local, pulled = (rows * cache.row_bytes for rows in cache.last_batch_counts)
+        local, remote = (rows * cache.row_bytes for rows in cache.last_batch_counts)
         background = {**(batch.background or {}), "pull": (start, time.time() - start)}
-        return replace(batch, inputs=inputs, background=background, bytes_by_place=(local, pulled))
+        return replace(batch, inputs=inputs, background=background, local_and_remote_bytes=(local, remote))

@@ -1,8 +1,7 @@
 """Sample in-neighbors from adjacency lists on this machine, and through the DGL servers of other machines.
 
-``send_requests`` does not wait for answers, and ``receive_responses`` accepts answers in any order. DGL's own functions
-take any message for an answer. Never call them while a request that was sent by ``send_requests`` is outstanding. Every
-server of a job must import this module before it serves.
+``send_requests`` does not wait, and ``receive_responses`` accepts responses in any order. DGL's functions treat any
+message as theirs. Never call them while such a request is outstanding. Servers import this module before they serve.
 
 At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
 far as a budget allows. For all other remote nodes the servers of their machine sample. If the copied lists depended on
@@ -25,14 +24,14 @@ from torch import Tensor
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.errors import NOTICE_SECONDS, retry_until_timeout
 
-SAMPLE = 770001  # DGL's own services use other numbers
-LIMIT_SECONDS = 120.0
+SAMPLE_SERVICE_ID = 770001  # DGL's own services use other numbers
+RESPONSE_SECONDS = 120.0
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20
 Value = TypeVar("Value")
 AdjacencyChunks = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, neighbor counts, all neighbors
 Neighbors = tuple[Tensor, Tensor]  # in CSC format: int32 index pointer (D + 1,), int32 or int64 global node IDs (E,)
-_arrived: dict[int, rpc.RPCMessage] = {}  # arrived before ``receive_responses`` asked for them, by sequence number
+_arrived: dict[int, rpc.RPCMessage] = {}  # received before a caller waited for them, by sequence number
 
 
 def send_requests(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> dict[int, Tensor]:
@@ -45,11 +44,11 @@ def send_requests(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor]
 
 
 def receive_responses(sent: Mapping[int, Value], description: str) -> list[tuple[Value, rpc.Response]]:
-    """Wait for the answers to numbered requests, at most two minutes for each. Return them with the values of sent."""
-    answers = []
+    """Wait for the responses to numbered requests, two minutes for each. Return them with the values of ``sent``."""
+    responses = []
     for count, (number, value) in enumerate(sent.items(), start=1):
-        activity = f"{description}: answer {count} of {len(sent)} from the DGL servers of other machines"
-        for remaining in retry_until_timeout(activity, LIMIT_SECONDS, pause=0):
+        activity = f"{description}: response {count} of {len(sent)} from the DGL servers of other machines"
+        for remaining in retry_until_timeout(activity, RESPONSE_SECONDS, pause=0):
             if number in _arrived:
                 break
             message = rpc.recv_rpc_message(max(1, int(1000 * min(remaining, NOTICE_SECONDS))))  # 0 would wait forever
@@ -57,19 +56,19 @@ def receive_responses(sent: Mapping[int, Value], description: str) -> list[tuple
                 _arrived[message.msg_seq] = message
         message = _arrived.pop(number)
         _, response_class = rpc.SERVICE_ID_TO_PROPERTY[message.service_id]
-        answers.append((value, rpc.deserialize_from_payload(response_class, message.data, message.tensors)))
-    return answers
+        responses.append((value, rpc.deserialize_from_payload(response_class, message.data, message.tensors)))
+    return responses
 
 
 @dataclass(eq=False)
 class SampleRequest(rpc.Request, rpc.Response):
-    """Seeds a server, which then samples in-neighbors of some nodes of its part and answers with the same class."""
+    """Seeds a server, which then samples in-neighbors of some nodes of its part and responds with the same class."""
 
     value: int  # the seed
     ids: Tensor | None = None  # int64 global IDs. Without them, the server only seeds its generators
     fanout: int = -1  # neighbors per node, or -1 for all
-    sources: Tensor | None = None  # answer: int32 or int64 global IDs of the neighbors, in the order of the nodes
-    counts: Tensor | None = None  # answer: int32 number of neighbors of each node
+    sources: Tensor | None = None  # response: int32 or int64 global IDs of the neighbors, in the order of the nodes
+    counts: Tensor | None = None  # response: int32 number of neighbors of each node
 
     def __getstate__(self) -> tuple[object, ...]:
         return tuple(vars(self).values())
@@ -86,17 +85,19 @@ class SampleRequest(rpc.Request, rpc.Response):
             return self
         indptr, indices, global_ids = in_edges(part)
         local = book.nid2localnid(self.ids, book.partid)
-        begin, counts = indptr[local].long(), (indptr[local + 1] - indptr[local]).long()
+        begin = indptr[local].long()
+        counts = indptr[local + 1].long() - begin
         if self.fanout < 0:  # DGL would return the neighbors of a node in another order
             neighbors = global_ids[indices[concatenate_ranges(begin, counts)].long()]
         else:
             sampling = SamplingRequest(self.ids, self.fanout, use_graphbolt=graphbolt)
-            neighbors, counts = sampling.process_request(server_state).global_src, counts.clamp(max=self.fanout)
+            neighbors = sampling.process_request(server_state).global_src
+            counts = counts.clamp(max=self.fanout)
         sources = neighbors.to(id_type(int(neighbors.max()) if len(neighbors) else 0))
         return SampleRequest(self.value, sources=sources, counts=counts.int())
 
 
-rpc.register_service(SAMPLE, SampleRequest, SampleRequest)
+rpc.register_service(SAMPLE_SERVICE_ID, SampleRequest, SampleRequest)
 
 
 def in_edges(part: dgl.DGLGraph) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,7 +152,7 @@ class NeighborSampler:
         self._seed, self._hop = seed, 0
 
     def sample(self, nodes: Tensor, fanout: int) -> Neighbors:
-        """Sample ``fanout`` in-neighbors of different nodes without replacement. A fan-out of -1 takes all."""
+        """Sample ``fanout`` in-neighbors of distinct nodes without replacement. A fan-out of -1 takes all."""
         ids = nodes.long()
         lists = ids - self.local_range.start  # index of each list, or -1 if it is not on this machine
         remote = (lists < 0) | (lists >= len(self.local_range))
@@ -165,8 +166,8 @@ class NeighborSampler:
         seed = derive_seed(self._seed, self._hop)
         sent = send_requests(self.book, ids[absent], lambda part_ids: SampleRequest(seed, part_ids, fanout))
         indptr, sources = self._sample_here(lists[local], fanout)
-        answers = [(absent[pos], r.counts, r.sources) for pos, r in receive_responses(sent, "sampled neighbors")]
-        indptr, sources = self._merge([(local, indptr.diff(), sources), *answers], len(nodes))
+        responses = [(absent[pos], r.counts, r.sources) for pos, r in receive_responses(sent, "sampled neighbors")]
+        indptr, sources = self._merge([(local, indptr.diff(), sources), *responses], len(nodes))
         return indptr.int(), sources
 
     def compact(self, sources: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,11 +182,13 @@ class NeighborSampler:
         return all_nodes, indices
 
     def _sample_here(self, lists: Tensor, fanout: int) -> Neighbors:
-        begin, counts = self.indptr[lists], self.indptr[lists + 1] - self.indptr[lists]
+        begin = self.indptr[lists]
+        counts = self.indptr[lists + 1] - begin
         if fanout < 0:
             sources = torch.index_select(self.sources, 0, concatenate_ranges(begin, counts))
         else:
-            seeds, counts = {"list": lists.to(self._graph.idtype)}, counts.clamp(max=fanout)
+            counts = counts.clamp(max=fanout)
+            seeds = {"list": lists.to(self._graph.idtype)}
             sampled: dgl.DGLGraph = dgl.sampling.sample_neighbors(self._graph, seeds, fanout, _dist_training=True)
             sources = sampled.edges()[0].to(self.dtype)  # DGL keeps the order of the lists
         return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
@@ -198,13 +201,14 @@ class NeighborSampler:
             candidates, uses = torch.unique(outside, return_counts=True)
             candidates = candidates[uses.argsort(descending=True, stable=True)].long()
             candidates = candidates[~torch.isin(candidates, fetched)]
-            num_before, fetched = len(lists), torch.cat([fetched, candidates])
+            fetched = torch.cat([fetched, candidates])
+            num_before = len(lists)
             for ids in candidates.split(NODES_PER_REQUEST):
                 if budget <= 0:
                     return lists
                 sent = send_requests(self.book, ids, lambda part_ids: SampleRequest(0, part_ids))
-                answers = [(at, r.counts, r.sources) for at, r in receive_responses(sent, "neighbors of remote nodes")]
-                indptr, neighbors = self._merge(answers, len(ids))
+                responses = receive_responses(sent, "neighbors of remote nodes")
+                indptr, neighbors = self._merge([(at, r.counts, r.sources) for at, r in responses], len(ids))
                 num_fitting = int((indptr[1:] * neighbors.element_size() <= budget).sum())
                 lists.append((ids[:num_fitting], indptr.diff()[:num_fitting], neighbors[: int(indptr[num_fitting])]))
                 budget = budget - lists[-1][2].nbytes if num_fitting == len(ids) else 0

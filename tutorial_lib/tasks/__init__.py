@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from tutorial_lib.errors import InputError
-
-if TYPE_CHECKING:
-    from tutorial_lib.tasks.task import Task
 
 
 class TaskEntry(NamedTuple):
@@ -18,7 +15,7 @@ class TaskEntry(NamedTuple):
     typed: bool = False  # several types of nodes. IDs and rows are then dictionaries by type
     features: bool = True  # ``feat`` of the nodes
     labels: bool = True
-    masks: bool = True  # of the training, validation and test nodes
+    masks: bool = True  # ``train_mask``, ``val_mask`` and ``test_mask``
 
 
 TASKS = {  # the first is the default
@@ -30,7 +27,6 @@ TASKS = {  # the first is the default
 
 
 def check_task(name: str) -> None:
-    """Raise an InputError unless there is such a task."""
     if name not in TASKS:
         raise InputError(f"unknown task {name!r}", f"Use one of {', '.join(TASKS)}.")
 
@@ -51,7 +47,6 @@ def check_data(name: str, facts: Mapping[str, object]) -> None:
         raise InputError(text, f"{remedy} A column split in nodes.csv makes masks, see docs/own-graph.md.")
 
 
-def get_task_class(name: str) -> "type[Task]":
-    """Return the subclass of ``Task`` of this name, or raise an InputError."""
-    check_task(name)
+def get_task_class(name: str) -> Any:
+    """Return the subclass of ``Task`` of a name that ``check_task`` accepts."""
     return getattr(import_module(f"tutorial_lib.tasks.{TASKS[name].module}"), TASKS[name].subclass)

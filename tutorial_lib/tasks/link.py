@@ -5,13 +5,13 @@ DGL's examples. A dot product of embeddings scores an edge. The run folder gets 
     test_edges.npz   edge: int64 IDs of the test edges in the data set, ascending. rank: float32 rank of each edge
 
 ``DistGraph.sample_neighbors`` of DGL 2.1.0 ignores the edges to exclude (lesson 03). Here every hop drops the held-out
-edges, and during training the pairs of the batch in both directions. The reverse edge of an edge would reveal the
-answer if it belonged to another split. The split of an edge is therefore a hash of its undirected pair in
-original node IDs and of a seed, which every process computes.
+edges, and during training the pairs of the batch in both directions. The reverse of an edge in another split would
+reveal the answer, so the split of an edge is a hash of its undirected pair in original node IDs and of a seed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import dgl
 import numpy as np
@@ -21,7 +21,7 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.models.graphsage import Block
+from tutorial_lib.models.graphsage import Block, build_graphsage
 from tutorial_lib.sampling.nodes import FULL, Batch, Loader, Store
 from tutorial_lib.tasks.task import TEST, TRAIN, VAL, Shard, Task, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_original_id, get_rank, sum_over_ranks
@@ -31,7 +31,7 @@ from tutorial_lib.trainer.loop import TrainResult
 HITS_AT = 10
 # The probability of an edge is sigmoid(10 * cosine - 5). Without unit length, the first dot products are in the tens,
 # and the model spends its first epochs on shrinking them.
-SCALE, SHIFT = 10.0, 5.0
+LOGIT_SCALE, LOGIT_SHIFT = 10.0, 5.0
 normalize_rows = F.normalize  # scales rows to length 1 and keeps rows of zeros
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # constant of SplitMix64
 EdgeInputs = tuple[list[Block], Tensor, Tensor, Tensor, Tensor]  # blocks, rows, and positions as in ``EdgeBatch``
@@ -45,7 +45,6 @@ def pair_hash(u: Tensor, v: Tensor, seed: int) -> np.ndarray:
 
 
 def finalize_splitmix64(x: np.ndarray) -> np.ndarray:
-    """Apply the finalizer of SplitMix64 in place."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         x ^= x >> np.uint64(shift)
         x *= np.uint64(factor)
@@ -57,20 +56,21 @@ class TrainingGraph:
     """Graph that hides its validation and test edges from the sampler."""
 
     graph: dgl.distributed.DistGraph | dgl.DGLGraph  # homogeneous
-    original: Tensor  # int64 (N,), the original ID of each node of ``graph``
-    seed: int = 0  # of the split
+    original_ids: Tensor  # int64 (N,), the original ID of each node of ``graph``
+    seed: int = 0  # seed of the split
     val: float = 0.05  # expected fraction of the undirected pairs. The actual one differs by sqrt(fraction / pairs)
     test: float = 0.05
 
     def split_of_edges(self, src: Tensor, dst: Tensor) -> Tensor:
         """Return ``TRAIN``, ``VAL`` or ``TEST`` for each edge, given by the node IDs of ``graph``, as uint8 (E,)."""
-        point = pair_hash(self.original[src], self.original[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
+        point = pair_hash(self.original_ids[src], self.original_ids[dst], self.seed) * 2.0**-64  # uniform in [0, 1)
         held_out = np.where(point < self.test, np.uint8(TEST), np.uint8(VAL))
         return torch.from_numpy(np.where(point < self.val + self.test, held_out, np.uint8(TRAIN)))
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
         """Return a block of ``fanout`` sampled edges per seed without held-out edges and ``drop``, sorted pair keys."""
-        (src, dst), n = self.graph.sample_neighbors(seeds, fanout).edges(), self.graph.num_nodes()
+        src, dst = self.graph.sample_neighbors(seeds, fanout).edges()
+        n = self.graph.num_nodes()
         keep = self.split_of_edges(src, dst) == TRAIN
         if drop is not None:
             keys = pair_keys(src, dst, n)
@@ -101,8 +101,8 @@ class EdgeLoader(Loader[TrainingGraph, EdgeBatch]):
     training: bool = False  # drop the edges of a batch from its blocks
 
     def sample(self, examples: Tensor, seed: int) -> EdgeBatch:
-        graph, n, negatives = self.source.graph, self.source.graph.num_nodes(), self.negatives
-        src, dst = graph.find_edges(examples)
+        n, negatives = self.source.graph.num_nodes(), self.negatives
+        src, dst = self.source.graph.find_edges(examples)
         if not isinstance(negatives, Tensor):
             negatives = torch.randint(n, (len(examples), negatives), generator=torch.Generator().manual_seed(seed))
         seeds = nodes = torch.cat([src, dst, negatives.flatten()]).unique()
@@ -127,23 +127,27 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         super().__init__(shard, config)
-        self.features, self.original = shard.data["feat"], shard.original_nodes(shard.target)
-        self.view = TrainingGraph(shard.graph, torch.from_numpy(self.original), config.seed)
-        self.edges = shard.edges(self.view.split_of_edges)
+        self.features = shard.data["feat"]
+        self.original_ids = shard.original_nodes(shard.target)
+        self.training_graph = TrainingGraph(shard.graph, torch.from_numpy(self.original_ids), config.seed)
+        self.edges = shard.edges(self.training_graph.split_of_edges)
         self.split = {f"{split}_edges": len(ids) for split, ids in self.edges.items()}
-        generator, count = np.random.Generator(np.random.PCG64([config.seed, 0x4E4547])), len(self.original)
+        generator = np.random.Generator(np.random.PCG64([config.seed, 0x4E4547]))
+        count = len(self.original_ids)
         sampled = np.sort(generator.choice(count, min(self.eval_negatives, count), replace=False))
-        self.negatives = torch.from_numpy(np.argsort(self.original)[sampled])
-        self.model = config.build_model(self.features.shape[1], config.hidden_size).to(self.placement.device)
-        train, val, per_epoch = self.edges["train"], self.edges["val"], -(-self.epoch_edges // shard.world_size)
+        self.negatives = torch.from_numpy(np.argsort(self.original_ids)[sampled])
+        self.model = build_graphsage(config, self.features.shape[1], config.hidden_size).to(self.placement.device)
+        train, val = self.edges["train"], self.edges["val"]
+        per_epoch = -(-self.epoch_edges // shard.world_size)
         steps = equal_steps(min(len(train), per_epoch), config.batch_size, "training edges")
         self.train_loader = self._loader(train, config.negatives, train=True, steps=steps, per_epoch=per_epoch)
         self.val_loader = self._loader(val[:: max(1, len(val) * shard.world_size // self.val_edges)], self.negatives)
 
     def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: int) -> EdgeLoader:
-        config, seed = self.config, derive_seed(self.config.seed, get_rank(), train)
-        loader = EdgeLoader(self.view, edges, config.fanouts, config.batch_size, negatives=negatives, training=train)
-        return replace(loader, threads=config.sampling_threads, shuffle=train, seed=seed, **sizes)
+        config = self.config
+        common: Any = {"threads": config.sampling_threads, "shuffle": train, "training": train, **sizes}
+        common["seed"] = derive_seed(config.seed, get_rank(), train)
+        return EdgeLoader(self.training_graph, edges, config.fanouts, config.batch_size, negatives=negatives, **common)
 
     def inputs(self, batch: EdgeBatch) -> EdgeInputs:
         rows = self.features[batch.input_nodes]
@@ -152,8 +156,8 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
     def loss(self, model: nn.Module, inputs: EdgeInputs) -> tuple[Tensor, int]:
         blocks, features, src, dst, negatives = inputs
         h = normalize_rows(model(blocks, features))
-        positive = SCALE * (h[src] * h[dst]).sum(1) - SHIFT
-        negative = SCALE * torch.einsum("bd,bkd->bk", h[src], h[negatives]) - SHIFT
+        positive = LOGIT_SCALE * (h[src] * h[dst]).sum(1) - LOGIT_SHIFT
+        negative = LOGIT_SCALE * torch.einsum("bd,bkd->bk", h[src], h[negatives]) - LOGIT_SHIFT
         return (F.softplus(-positive).mean() + F.softplus(negative).mean()) / 2, len(src)
 
     def score(self, model: nn.Module, inputs: EdgeInputs) -> tuple[float, int]:
@@ -162,15 +166,17 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
         return float((1 / ranks.double()).sum()), len(src)
 
     def evaluate(self) -> TrainResult:
-        shard, h, mrr, scores, ranks = self.shard, self.embed(), {}, {}, {}
+        h = self.embed()
+        mrr, scores, ranks = {}, {}, {}
         for split in ("val", "test"):
             batches = self.edges[split].split(self.config.eval_batch_size) if len(self.edges[split]) else ()
-            rank_chunks = [edge_ranks(h, shard.graph.find_edges(ids), self.negatives) for ids in batches]
+            rank_chunks = [edge_ranks(h, self.shard.graph.find_edges(ids), self.negatives) for ids in batches]
             r = ranks[split] = torch.cat([torch.empty(0), *rank_chunks])
             total, hits, count = sum_over_ranks([float((1 / r.double()).sum()), float((r <= HITS_AT).sum()), len(r)])
-            mrr[split], scores[f"{split}_hits@{HITS_AT}"] = accuracy(total, count), accuracy(hits, count)
-        edges, values = gather_by_original_id(self.edges["test"], ranks["test"], shard.original_edges())
-        outputs = {"embeddings": h, "original": self.original, "test_edges": {"edge": edges, "rank": values}}
+            mrr[split] = accuracy(total, count)
+            scores[f"{split}_hits@{HITS_AT}"] = accuracy(hits, count)
+        edges, values = gather_by_original_id(self.edges["test"], ranks["test"], self.shard.original_edges())
+        outputs = {"embeddings": h, "original_ids": self.original_ids, "test_edges": {"edge": edges, "rank": values}}
         return TrainResult(mrr["val"], mrr["test"], None, scores, self.score_name, **outputs)
 
     def embed(self) -> Store:
@@ -180,7 +186,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def _all_neighbors(self, _shard: Shard, x: Store, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Block, Tensor]]:
         for seeds in ids.split(size) if len(ids) else ():
-            block = self.view.sample_block(seeds, FULL)
+            block = self.training_graph.sample_block(seeds, FULL)
             (device_block,), rows = self.placement.to_device([block], x[block.srcdata[dgl.NID]])
             yield seeds, device_block, rows
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
-from tutorial_lib.models.graphsage import Block, FirstLayer
+from tutorial_lib.models.graphsage import Block, FirstLayer, build_graphsage
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
 from tutorial_lib.sampling.nodes import Batch, BatchLoader, Store, read_rows
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
@@ -21,9 +21,9 @@ from tutorial_lib.trainer.comm import barrier, equal_steps, get_rank
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
-NAME = "learned"
-STD = 0.1  # of the initial values. With 1, rows that few steps read stay noise as large as learned rows.
-CHUNK = 65_536  # rows created at a time
+EMBEDDING_NAME = "learned"
+INITIAL_STD = 0.1  # With 1, rows that few steps read stay noise as large as learned rows.
+ROWS_PER_SEED = 65_536
 _created: Counter[str] = Counter()  # names of the embeddings of this process
 NodeInputs = tuple[list[Block], Tensor | FirstLayer | dict[str, Tensor], Tensor]  # blocks, rows and labels
 
@@ -39,9 +39,9 @@ class NodeTask(Task[Batch, NodeInputs]):
         self.model = self.make_model()
         nodes = {split: shard.nodes(f"{split}_mask") for split in ("train", "val")}
         self.split = {f"{split}_nodes": len(ids) for split, ids in nodes.items()}
-        samplers, self.pipeline = int(os.environ.get("DGL_NUM_SAMPLER", 0)), None
+        self.pipeline = None
         local = getattr(shard.graph, "local_partition", None) is not None  # the servers share their memory
-        if local and config.uses_pipeline(samplers) and not self.embeddings:
+        if local and config.uses_pipeline(int(os.environ.get("DGL_NUM_SAMPLER", 0))) and not self.embeddings:
             settings = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead}
             self.pipeline = Pipeline.from_graph(shard.graph, self.features, self.labels, **settings)
         self.train_loader, self.val_loader = self._loader(nodes["train"], train=True), self._loader(nodes["val"])
@@ -53,7 +53,7 @@ class NodeTask(Task[Batch, NodeInputs]):
         return self.shard.data["label"]
 
     def make_model(self) -> nn.Module:
-        return self.config.build_model(self.features.shape[1], self.shard.num_classes).to(self.placement.device)
+        return build_graphsage(self.config, self.features.shape[1], self.shard.num_classes).to(self.placement.device)
 
     def predict_and_compare(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the prediction for each row of the model's outputs, and whether it agrees with the label."""
@@ -81,7 +81,8 @@ class NodeTask(Task[Batch, NodeInputs]):
     def evaluate(self) -> TrainResult:
         source = make_adjacency_source(self.pipeline.sampler, self.config.cache) if self.pipeline else graph_batches
         h = layerwise_inference(self.model, source, self.features, self.shard, self.config.eval_batch_size)
-        return TrainResult(*score_nodes(self.shard, h, self.labels, self.predict_and_compare), score=self.score_name)
+        scores = score_nodes(self.shard, h, self.labels, self.predict_and_compare)
+        return TrainResult(*scores, score_name=self.score_name)
 
     def _loader(self, ids: Tensor, *, train: bool = False) -> BatchLoader | PipelineLoader:
         config = self.config
@@ -90,8 +91,9 @@ class NodeTask(Task[Batch, NodeInputs]):
         if self.pipeline is not None:
             means = self.features.shape[1] <= config.hidden_size
             return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, means=means, **common)
-        seeds, threads = {self.shard.target: ids} if len(self.shard.graph.ntypes) > 1 else ids, config.sampling_threads
-        return BatchLoader(self.shard.graph, seeds, config.fanouts, config.batch_size, threads=threads, **common)
+        common["threads"] = config.sampling_threads
+        seeds = {self.shard.target: ids} if len(self.shard.graph.ntypes) > 1 else ids
+        return BatchLoader(self.shard.graph, seeds, config.fanouts, config.batch_size, **common)
 
 
 class EmbeddingTask(NodeTask):
@@ -114,11 +116,11 @@ class EmbeddingTask(NodeTask):
 
     def evaluate(self) -> TrainResult:
         result = super().evaluate()
-        result.embeddings, result.original = self.features, self.shard.original_nodes(self.shard.target)
+        result.embeddings, result.original_ids = self.features, self.shard.original_nodes(self.shard.target)
         return result
 
 
-def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = NAME) -> Any:
+def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = EMBEDDING_NAME) -> Any:
     """Return a ``DistEmbedding``, or a ``NodeEmbedding`` in one process, whose rows do not depend on the partition."""
     count = shard.graph.num_nodes(ntype)
     if shard.distributed:
@@ -136,11 +138,11 @@ def new_embedding(shard: Shard, ntype: str, width: int, seed: int, name: str = N
         vars(embedding).update(_tensor=torch.empty(count, width), _name=name, _trace=[], **sizes, **unset)
     own_ids = shard.local_nodes(ntype)  # a rank writes its share of the rows of its machine
     original = torch.from_numpy(shard.original_nodes(ntype)[own_ids.numpy()])
-    for chunk in (original // CHUNK).unique().tolist():
-        positions = (original // CHUNK == chunk).nonzero().flatten()
+    for chunk in (original // ROWS_PER_SEED).unique().tolist():
+        positions = (original // ROWS_PER_SEED == chunk).nonzero().flatten()
         generator = torch.Generator().manual_seed(derive_seed(seed, chunk))
-        rows = torch.empty(CHUNK, width).normal_(std=STD, generator=generator)
-        embedding.weight[own_ids[positions]] = rows[original[positions] - chunk * CHUNK]
+        rows = torch.empty(ROWS_PER_SEED, width).normal_(std=INITIAL_STD, generator=generator)
+        embedding.weight[own_ids[positions]] = rows[original[positions] - chunk * ROWS_PER_SEED]
     return embedding
 
 
@@ -149,7 +151,7 @@ def learnable_embeddings(shard: Shard, types: Sequence[str], config: TrainConfig
     created, typed = {}, len(shard.graph.canonical_etypes) > 1
     for ntype in types:
         seed = derive_seed(config.seed, zlib.crc32(ntype.encode()), 0) if typed else config.seed
-        name = f"{NAME}-{ntype}-{config.seed}" if typed else NAME
+        name = f"{EMBEDDING_NAME}-{ntype}-{config.seed}" if typed else EMBEDDING_NAME
         created[ntype] = new_embedding(shard, ntype, config.embedding_size, seed, name)
     barrier()  # no rank reads a row before it has its initial value
     optimizers = dgl.distributed.optim if shard.distributed else dgl.optim

@@ -5,10 +5,8 @@ Inference stores each layer for all nodes. Sampling hop by hop would compute a p
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-import dgl
 import numpy as np
 import torch
 from dgl.distributed import DistTensor, edge_split, node_split
@@ -24,8 +22,8 @@ from tutorial_lib.sampling.pipeline import prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_original_id, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import Emit, OnBatch, ProgressReporter, bytes_by_place, no_events
-from tutorial_lib.trainer.loop import ROWS, TrainResult
+from tutorial_lib.trainer.events import Emit, OnBatch, ProgressReporter, local_and_remote_bytes, no_events
+from tutorial_lib.trainer.loop import ROWS_PER_READ, TrainResult
 from tutorial_lib.trainer.placement import CPU, Placement
 from tutorial_lib.trainer.session import Session
 
@@ -41,7 +39,8 @@ class LocalShard:
 
     def __init__(self, dataset: Dataset, placement: Placement = CPU, emit: Emit = no_events) -> None:
         self.graph, self.target, self.data = dataset.graph, dataset.target, dataset.target_data
-        self.num_classes, self.placement, self.emit = dataset.num_classes, placement, emit
+        self.num_classes = dataset.num_classes
+        self.placement, self.emit = placement, emit
 
     def nodes(self, mask: str) -> Tensor:
         """Return the int64 IDs of this process's share of the nodes of a mask. The shares differ by a few nodes."""
@@ -74,10 +73,11 @@ class DistShard:
     distributed = True
 
     def __init__(self, session: Session, partition: Partition, placement: Placement = CPU) -> None:
-        self.partition, self.placement, self.emit = partition, placement, session.events.emit
         self.graph, self.rank, self.world_size = session.graph, session.rank, session.world_size
+        self.partition, self.placement, self.emit = partition, placement, session.events.emit
         facts = partition.manifest["dataset"]
-        self.target, self.num_classes = facts.get("target", self.graph.ntypes[0]), facts["num_classes"]
+        self.target = facts.get("target", self.graph.ntypes[0])
+        self.num_classes = facts["num_classes"]
         self.data, self.book = self.graph.nodes[self.target].data, self.graph.get_partition_book()
 
     def nodes(self, mask: str) -> Tensor:
@@ -113,25 +113,22 @@ class DistShard:
 
 
 Shard = LocalShard | DistShard
-Embedding: TypeAlias = dgl.nn.NodeEmbedding | dgl.distributed.DistEmbedding
-SparseAdam: TypeAlias = dgl.optim.SparseAdam | dgl.distributed.optim.SparseAdam
 Inputs = TypeVar("Inputs", bound=tuple[Any, ...])  # blocks, rows and more on the device of the model
-Comparison = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # see ``NodeTask.predict_and_compare``
 
 
 class Task(ABC, Generic[BatchType, Inputs]):
     """A model with the same initial weights on all ranks, its batches, its loss and its exact evaluation."""
 
-    name: ClassVar[str]  # of the module, as in --task
+    name: ClassVar[str]  # value of --task
     score_name: ClassVar[str] = "accuracy"  # meaning of the scores of ``score`` and ``evaluate``
     supports_gpu: ClassVar[bool] = True  # whether the model can run on a GPU
 
     model: nn.Module  # without DistributedDataParallel
-    train_loader: Loader  # of this rank for training
-    val_loader: Loader  # of this rank for validation
+    train_loader: Loader  # training batches of this rank
+    val_loader: Loader  # validation batches of this rank
     split: dict[str, int]  # numbers of nodes or edges of this rank, for its event ``split``
-    embeddings: Mapping[str, Embedding] = MappingProxyType({})  # learnable embeddings by name, saved with the weights
-    sparse_optimizers: Sequence[SparseAdam] = ()  # optimizers of the embeddings
+    embeddings: Mapping[str, Any] = {}  # learnable embeddings of DGL by name, saved with the weights
+    sparse_optimizers: Sequence[Any] = ()  # DGL's optimizers of the embeddings
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         if shard.placement.on_gpu and not self.supports_gpu:
@@ -156,7 +153,7 @@ class Task(ABC, Generic[BatchType, Inputs]):
 
     def traffic(self, batch: Batch, inputs: Inputs) -> tuple[int, int]:
         """Return the bytes of rows that came from this machine and from other machines."""
-        return batch.bytes_by_place or bytes_by_place(self.shard.graph, batch.input_nodes, inputs[1])
+        return batch.local_and_remote_bytes or local_and_remote_bytes(self.shard.graph, batch.input_nodes, inputs[1])
 
     @torch.no_grad()
     def validate(self, model: nn.Module, on_batch: OnBatch = no_events, *, epoch: int = 0) -> float:
@@ -170,10 +167,10 @@ class Task(ABC, Generic[BatchType, Inputs]):
         return accuracy(*sum_over_ranks([total, count]))
 
 
-def score_nodes(shard: Shard, outputs: Store, labels: Store, compare: Comparison) -> tuple[float, float, Tensor]:
+def score_nodes(shard: Shard, outputs: Store, labels: Store, compare: Callable) -> tuple[float, float, Tensor]:
     """Return the accuracy on the validation and the test nodes of all ranks, and on rank 0 all predictions in order."""
     nodes, scores = shard.local_nodes(shard.target), []
-    compared = [compare(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS)]
+    compared = [compare(read_rows(outputs, ids), read_rows(labels, ids)) for ids in nodes.split(ROWS_PER_READ)]
     predictions, correct = (torch.cat(parts) for parts in zip(*compared, strict=True))
     for mask in ("val_mask", "test_mask"):
         in_split = read_rows(shard.data[mask], nodes).bool()  # a uint8 mask, as DGL returns it, would index
@@ -194,7 +191,8 @@ def layerwise_inference(
     Each process computes rows of its own machine, because a write to another machine returns before it has happened,
     and no barrier waits for it. ``last`` is applied to the output of the last layer.
     """
-    x, y, typed, layers = features, dict[str, Store](), isinstance(features, Mapping), len(model.layers)
+    x, y = features, dict[str, Store]()  # inputs and outputs of a layer
+    typed, layers = isinstance(features, Mapping), len(model.layers)
     report_progress = ProgressReporter(shard.emit, "evaluation")
     model.eval()
     for depth, width in enumerate(model.sizes[1:]):

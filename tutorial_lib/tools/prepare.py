@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-from tutorial_lib.data import DATASET_NAMES, check_arguments
+from tutorial_lib.data import DATASET_NAMES, check_dataset_arguments
 from tutorial_lib.errors import InputError, describe_exit_code, print_to_stderr
 from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.job.source import DataSource
@@ -95,7 +95,7 @@ def data(
     as_json: cli.JsonOption = False,
 ) -> None:
     """Load, generate or download a data set, check it, and print its sizes."""
-    check_arguments(dataset, source.scale, source.seed)  # before torch is imported
+    check_dataset_arguments(dataset, source.scale, source.seed)  # before torch is imported
     from tutorial_lib.partition.folder import type_counts
 
     loaded = replace(source, name=dataset).load(features=not graph_only, download=download)

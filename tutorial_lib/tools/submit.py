@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from tutorial_lib.data import DATASET_NAMES, DEFAULT_SCALE, check_arguments
+from tutorial_lib.data import DATASET_NAMES, DEFAULT_SCALE, check_dataset_arguments
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, parse_memory
 from tutorial_lib.job.folder import default_run_folder
@@ -93,7 +93,7 @@ def check_paths(options: JsonObject, *, pods: bool) -> None:
     if pods and name not in DATASET_NAMES and ("/" in name or not get_close_matches(name, DATASET_NAMES, 1, 0.8)):
         paths["dataset"] = Path(name)
     else:
-        check_arguments(name, options.get("scale", DEFAULT_SCALE), options.get("seed", 0))
+        check_dataset_arguments(name, options.get("scale", DEFAULT_SCALE), options.get("seed", 0))
     for key, path in paths.items():
         if not f"{os.path.normpath(Path('/data', path.expanduser()))}/".startswith("/data/"):
             remedy = f"Copy it to the volume (docs/kubernetes.md), then give --{key} /data/{path.name}"

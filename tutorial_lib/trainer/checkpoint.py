@@ -69,7 +69,8 @@ class CheckpointManager:
         """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
         if not self.resume:
             return TrainState()
-        is_root, stores = get_rank() == 0, self._stores(task)
+        is_root = get_rank() == 0
+        stores = self._stores(task)
 
         def read(path: Path) -> Manifest:
             manifest = _agree(lambda: manifests.read_manifest(path) if is_root else None)
@@ -106,7 +107,8 @@ class CheckpointManager:
         if not last and state.epoch % self.every:
             return
         folder = self.folder / (f"epoch-{state.epoch:04d}" + (f"-step-{state.step:06d}" if state.step else ""))
-        is_root, stores, files = get_rank() == 0, self._stores(task), {}
+        is_root = get_rank() == 0
+        stores, files = self._stores(task), {}
         barrier()  # no rank changes an embedding from here on
         if is_root:
             states = optimizer.state_dict()["state"].items()
@@ -172,7 +174,7 @@ def export_weights(model: nn.Module, config: Mapping[str, object], folder: Path)
 
 
 def optimizer_tensors(optimizer: Any) -> dict[str, Tensor]:
-    if hasattr(optimizer, "_state"):  # of dgl.distributed.optim
+    if hasattr(optimizer, "_state"):  # dgl.distributed.optim
         states = [state if isinstance(state, tuple) else (state,) for state in optimizer._state.values()]
         return {tensor.tensor_name: tensor for state in states for tensor in state}
     return {  # dgl.optim.SparseAdam

@@ -17,22 +17,22 @@ from tutorial_lib.errors import InputError
 Value = TypeVar("Value")
 
 
-def alone() -> bool:
+def is_single_process() -> bool:
     return not dist.is_initialized()
 
 
 def get_rank() -> int:
-    return 0 if alone() else dist.get_rank()
+    return 0 if is_single_process() else dist.get_rank()
 
 
 def barrier() -> None:
-    if not alone():
+    if not is_single_process():
         dist.barrier()
 
 
 def gather(value: Value) -> list[Value]:
     """Return the values of all ranks in their order on rank 0, and an empty list on the other ranks."""
-    if alone():
+    if is_single_process():
         return [value]
     values = [value] * dist.get_world_size() if get_rank() == 0 else None
     dist.gather_object(value, values)
@@ -41,8 +41,8 @@ def gather(value: Value) -> list[Value]:
 
 def all_gather(value: Value) -> list[Value]:
     """Return the values of all ranks in rank order on every rank."""
-    values = [value] * (1 if alone() else dist.get_world_size())
-    if not alone():
+    values = [value] * (1 if is_single_process() else dist.get_world_size())
+    if not is_single_process():
         dist.all_gather_object(values, value)
     return values
 
@@ -50,7 +50,7 @@ def all_gather(value: Value) -> list[Value]:
 def broadcast(value: Value | None) -> Value:
     """Return the value of rank 0 on every rank. The values of the other ranks are ignored."""
     values = [value]
-    if not alone():
+    if not is_single_process():
         dist.broadcast_object_list(values, src=0)
     return values[0]  # type: ignore[return-value]
 
@@ -67,7 +67,7 @@ def gather_by_original_id(ids: Tensor, values: Tensor, original_ids: np.ndarray)
 def sum_over_ranks(values: Sequence[float]) -> list[float]:
     """Return the sum of each number over all ranks, computed in double precision."""
     total = torch.tensor(values, dtype=torch.float64)
-    if not alone():
+    if not is_single_process():
         dist.all_reduce(total)
     return total.tolist()
 

@@ -1,13 +1,9 @@
-"""Hyper-parameters of a run."""
+"""Hyper-parameters of a run. The command line imports this module, so nothing here imports torch."""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, parse_memory
-
-if TYPE_CHECKING:
-    from tutorial_lib.models.graphsage import GraphSAGE
 
 
 @dataclass(frozen=True)
@@ -21,7 +17,7 @@ class TrainConfig:
         hidden_size: Width of the hidden layers.
         learning_rate: Learning rate of Adam.
         eval_batch_size: Nodes per batch of the exact evaluation.
-        sampling_threads: Of each trainer. With one thread, equal seeds sample equal batches.
+        sampling_threads: Sampling threads of a trainer. With one thread, equal seeds sample equal batches.
         task: One of node, link, embedding and hetero.
         embedding_size: Width of learnable embeddings, if a task has them.
         embedding_learning_rate: Learning rate of learnable embeddings.
@@ -58,16 +54,6 @@ class TrainConfig:
     def uses_pipeline(self, samplers: int = 0) -> bool:
         """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
         return self.task == "node" and self.loader != "dgl" and not samplers
-
-    def build_model(self, in_size: int, num_classes: int) -> "GraphSAGE":
-        """Return a GraphSAGE whose initial weights depend on ``seed`` alone, so that they are equal on all ranks."""
-        import torch  # the options of the command line come from this class, and its help does not wait for torch
-
-        from tutorial_lib.models.graphsage import GraphSAGE
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return GraphSAGE(in_size, self.hidden_size, num_classes, len(self.fanouts), self.dropout)
 
 
 def parse_cache_size(loader: str, samplers: int, cache: str, task: str = "node") -> int:

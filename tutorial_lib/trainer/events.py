@@ -5,7 +5,7 @@ Each event has ``kind``, ``time`` (seconds since 1970, of the end if the event h
 
     joined        machine
     placed        device, backend, device_reason, see ``placement``
-    split         train_nodes, val_nodes: this rank's share
+    split         numbers of this rank's train_nodes and val_nodes, or train_edges, val_edges and test_edges
     step          epoch, step, steps, loss, seconds of each phase, bytes_local, bytes_remote, and background (start and
                   seconds of "sampling" and "pull") if a background thread made the batch
     span          name (joining, preparing, validation, checkpoint, evaluation), seconds
@@ -32,7 +32,7 @@ from typing import Any
 from tutorial_lib.files import JsonObject
 
 PHASES: tuple[str, ...] = ("sampling", "pull", "forward", "backward", "update")
-SCORES = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")  # of an ``evaluation``
+SCORES = ("score", "val_score", "test_score", "val_accuracy", "test_accuracy", "scores")  # fields of ``evaluation``
 Emit = Callable[..., None]  # takes the kind and the fields of an event, like ``EventWriter.emit``
 OnBatch = Callable[..., None]  # takes the number of finished batches and of all, like ``ProgressReporter``
 
@@ -84,10 +84,10 @@ class StepTimer:
             self.fields[name] = round(self.fields[name] + (self._last - before) * seconds / total, 6)
 
 
-def bytes_by_place(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:
+def local_and_remote_bytes(graph: Any, nodes: Any, rows: Any, ntype: str = "_N") -> tuple[int, int]:
     """Return the bytes of rows (I, F) of nodes (I,), or of such tensors by type, from this and from other machines."""
     if isinstance(rows, Mapping):
-        type_bytes = [bytes_by_place(graph, nodes[name], rows[name], name) for name in rows]
+        type_bytes = [local_and_remote_bytes(graph, nodes[name], rows[name], name) for name in rows]
         return sum(local for local, _ in type_bytes), sum(remote for _, remote in type_bytes)
     row_bytes, local = rows.element_size() * rows.shape[1], len(nodes)
     if hasattr(graph, "get_partition_book") and local:
@@ -100,12 +100,13 @@ class ProgressReporter:
     """Emits at most one ``progress`` event per second, which shows that a long pass without steps is alive."""
 
     def __init__(self, emit: Emit, activity: str) -> None:
-        self.emit, self.what, self._next = emit, activity, time.monotonic() + 1.0
+        self.emit, self.activity = emit, activity
+        self._next = time.monotonic() + 1.0
 
     def __call__(self, num_done: int, total: int, **more: object) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + 1.0
-            self.emit("progress", what=self.what, batches=num_done, of=total, **more)
+            self.emit("progress", what=self.activity, batches=num_done, of=total, **more)
 
 
 def phases_of(events: Iterable[JsonObject]) -> list[JsonObject]:

@@ -26,8 +26,8 @@ from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import SCORES, Emit, ProgressReporter, StepTimer, no_events, span
 from tutorial_lib.trainer.manifest import EpochResult
 
-STOP_STEPS = 5  # steps between two comparisons of the ranks
-ROWS = 100_000  # outputs that an evaluation reads at a time
+STEPS_BETWEEN_STOP_CHECKS = 5
+ROWS_PER_READ = 100_000  # in an evaluation
 
 
 @dataclass
@@ -38,18 +38,18 @@ class TrainResult:
     test_score: float
     predictions: Tensor | None = None  # int64 (N,) in the order of the data set, on rank 0, if a task predicts classes
     scores: dict[str, float] = field(default_factory=dict)  # other scores by name
-    score: str = "accuracy"  # name of the scores, or "MRR"
+    score_name: str = "accuracy"  # or "MRR"
     epochs: list[EpochResult] = field(default_factory=list)
     model: nn.Module = field(default_factory=nn.Identity, repr=False)
-    embeddings: Tensor | DistTensor | None = field(default=None, repr=False)  # of shape (N, D), if a task learns some
-    original: Any = field(default=None, repr=False)  # ID in the data set of each embedding
+    embeddings: Tensor | DistTensor | None = field(default=None, repr=False)  # float32 (N, D) if a task learns them
+    original_ids: Any = field(default=None, repr=False)  # ID in the data set of each embedding
     test_edges: dict[str, Tensor] = field(default_factory=dict, repr=False)  # "edge" and "rank", of link prediction
 
     def summary(self) -> JsonObject:
         """Return the fields of an ``evaluation`` event and of ``result.json``."""
         scores = self.val_score, self.test_score
-        accuracies = scores if self.score == "accuracy" else (None, None)
-        return dict(zip(SCORES, (self.score, *scores, *accuracies, self.scores), strict=True))
+        accuracies = scores if self.score_name == "accuracy" else (None, None)
+        return dict(zip(SCORES, (self.score_name, *scores, *accuracies, self.scores), strict=True))
 
     def save(self, out: Path) -> None:
         if self.predictions is not None:
@@ -58,8 +58,8 @@ class TrainResult:
             np.savez(out / "test_edges.npz", **self.test_edges)
         if self.embeddings is not None:
             rows = np.lib.format.open_memmap(out / "embeddings.npy", "w+", np.float32, tuple(self.embeddings.shape))
-            for ids in torch.arange(len(rows)).split(ROWS):
-                rows[self.original[ids.numpy()]] = self.embeddings[ids].numpy()
+            for ids in torch.arange(len(rows)).split(ROWS_PER_READ):
+                rows[self.original_ids[ids.numpy()]] = self.embeddings[ids].numpy()
             rows.flush()
 
 
@@ -100,7 +100,8 @@ def train_epoch(
     All ranks take equally many steps, because every one takes part in every exchange of gradients.
     """
     model.train()
-    optimizers, epoch, steps = [optimizer, *task.sparse_optimizers], len(state.epochs), len(task.train_loader)
+    epoch, steps = len(state.epochs), len(task.train_loader)
+    optimizers = [optimizer, *task.sparse_optimizers]
     timer = StepTimer()
     for step, batch in task.train_loader.batches(epoch, state.step):
         timer.lap("sampling", getattr(batch, "background", None))
@@ -117,13 +118,14 @@ def train_epoch(
         for optim in optimizers:
             optim.step()
         timer.lap("update")
-        state.step, state.examples = step + 1, state.examples + examples
+        state.step = step + 1
+        state.examples += examples
         state.loss_sum += loss_value * examples
         local, remote = task.traffic(batch, inputs)
         fields = {**timer.fields, "bytes_local": local, "bytes_remote": remote}
         emit("step", epoch=epoch, step=step, steps=steps, loss=loss_value, **fields)
         timer = StepTimer()
-        if step % STOP_STEPS == STOP_STEPS - 1 and step < steps - 1 and any_rank(stop()):
+        if step % STEPS_BETWEEN_STOP_CHECKS == STEPS_BETWEEN_STOP_CHECKS - 1 and step < steps - 1 and any_rank(stop()):
             return True
     return False
 
@@ -136,12 +138,7 @@ def check_finite(loss: float, epoch: int, step: int) -> float:
 
 
 def fit(
-    model: nn.Module,
-    task: Any,
-    config: TrainConfig,
-    *,
-    emit: Emit = no_events,
-    checkpoints: CheckpointManager | None = None,
+    model: nn.Module, task: Any, config: TrainConfig, *, emit: Emit, checkpoints: CheckpointManager | None = None
 ) -> list[EpochResult]:
     """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
@@ -151,7 +148,8 @@ def fit(
     stop = checkpoints.stop if checkpoints else lambda: False
     while state.epoch < config.epochs:
         seed_servers(config.seed, state.epoch)
-        start, epoch = time.perf_counter(), state.epoch
+        epoch = state.epoch
+        start = time.perf_counter()
         stopped = train_epoch(model, optimizer, task, state, seed=config.seed, emit=emit, stop=stop)
         state.seconds += time.perf_counter() - start
         if not stopped:

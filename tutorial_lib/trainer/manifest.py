@@ -76,9 +76,7 @@ def read_manifest(path: Path) -> Manifest:
         raise InputError(f"unusable checkpoint: {error.message}", NEW_RUN) from None
 
 
-def check_files(
-    folder: Path, files: Mapping[str, FileRecord], machine: str | None = None, *, everything: bool = False
-) -> None:
+def check_files(folder: Path, files: Mapping[str, FileRecord], machine: str = "", *, everything: bool = False) -> None:
     """Raise an InputError if a file is damaged or missing. Files of other machines may exist only there."""
     for file, expected in ((folder / name, expected) for name, expected in files.items()):
         required = everything or file.exists() or expected.machine in (None, machine)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.models.graphsage import Block, CscBlock
-from tutorial_lib.trainer.comm import all_gather, alone, get_rank
+from tutorial_lib.trainer.comm import all_gather, get_rank, is_single_process
 
 
 def assign_gpus(requested: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
@@ -28,7 +28,7 @@ def assign_gpus(requested: str, ranks: Sequence[tuple[str, int]]) -> tuple[Seque
     hosts = [host for host, _ in ranks]
     no_gpu = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)
     if requested not in ("auto", "cuda") or (requested == "cuda" and no_gpu):
-        problem = f"the computer of rank {no_gpu} has no GPU that torch can use" if requested == "cuda" else "unknown"
+        problem = f"the computer of rank {no_gpu} has no usable GPU" if requested == "cuda" else "unknown device"
         remedy = "Use --device cpu, cuda or auto (GPUs if each rank has one)."
         raise InputError(f"--device {requested}: {problem}", remedy)
     shortages = [f"{gpus} GPU(s) for {hosts.count(host)} rank(s)" for host, gpus in ranks if gpus < hosts.count(host)]
@@ -83,10 +83,11 @@ CPU = Placement()
 def choose_device(requested: str) -> Placement:
     """Return the device of this rank. All ranks of the process group, if there is one, call this."""
     if requested == "cpu":
-        return Placement(backend="none" if alone() else "gloo")
+        return Placement(backend="none" if is_single_process() else "gloo")
     computer = Path("/proc/sys/kernel/random/boot_id").read_text()  # equal on emulated machines and in containers
     gpus, backend, reason = assign_gpus(requested, all_gather((computer, torch.cuda.device_count())))
-    gpu, backend = gpus[get_rank()], "none" if alone() else backend
+    gpu = gpus[get_rank()]
+    backend = "none" if is_single_process() else backend
     if gpu is None:
         return Placement(backend=backend, reason=reason)
     device = torch.device("cuda", gpu)

@@ -8,8 +8,8 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import dgl
 import torch
@@ -21,8 +21,7 @@ from tutorial_lib.launcher.processes import fork_on_request
 from tutorial_lib.trainer.events import EventWriter, span
 
 
-@dataclass
-class Session:
+class Session(NamedTuple):
     """A trainer that has joined its job, with the ``DistGraph`` of the job."""
 
     graph: dgl.distributed.DistGraph
@@ -73,7 +72,7 @@ def open_session(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
     dist.barrier()
     leave_process_group()
     events.emit("left", peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    dgl.distributed.exit_client()  # after a barrier: client 0 tells the servers to end
+    dgl.distributed.exit_client()  # after the barrier, because client 0 sends the servers the request to exit
 
 
 def connect_store(rank: int, world_size: int, timeout: timedelta) -> dist.TCPStore:
