@@ -90,5 +90,5 @@ def backward(steps: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
         ax.invert_yaxis()
         ax.axvline(events[-1][0] * 1e3, color=INK, lw=1, ls=":")
         ax.set_title(name, loc="left")
-    axes[-1].set_xlabel("milliseconds since the call of backward(). At the dotted line, all gradients are averaged")
+    axes[-1].set_xlabel("milliseconds since the call of backward() (dotted line: all gradients are averaged)")
     return fig
