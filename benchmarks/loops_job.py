@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from support.lessons.multi_machine_wire import set_wire
+from support.lessons.bandwidth import set_bandwidth
 from tutorial_lib.compat.settings import keep_freed_memory
 from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import load_partition_folder
@@ -184,7 +184,7 @@ def compare(session: Session, settings: dict[str, Any]) -> None:
     loops = Loops(session, settings)
     for speed in settings["speeds"]:
         if settings["emulated"]:
-            set_wire(speed)
+            set_bandwidth(speed)
         for number in range(-settings["warm"], settings["rounds"]):
             for name in settings["loops"]:
                 found = timed(loops[name])

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from costs import received
 from sage import GraphSAGE
 from sampling import BatchSampler, NodeLoader
-from support.lessons.multi_machine_wire import set_wire
+from support.lessons.bandwidth import set_bandwidth
 
 
 def train_epoch(g, loader, model, optimizer, end_phase, rows):
@@ -50,7 +50,7 @@ def main(result, *speeds):
     train_epoch(g, loader, model, optimizer, count_bytes, rows)
     seconds = {speed: [] for speed in speeds}
     for speed in [speed for speed in speeds for _repeat in range(3)]:
-        set_wire(speed)
+        set_bandwidth(speed)
         dist.barrier()
         start = time.perf_counter()
         train_epoch(g, loader, model, optimizer, lambda _phase: None, Counter())

@@ -18,7 +18,7 @@ from ahead import made_by_worker, with_rows, worker
 from row_cache import RowCache
 from sage import GraphSAGE
 from seeds import seed_job
-from support.lessons.multi_machine_wire import set_wire
+from support.lessons.bandwidth import set_bandwidth
 from train import arguments, join_job, leave_job, split
 from tutorial_lib.sampling.feature_cache import FeatureCache
 
@@ -65,7 +65,7 @@ def main(args, ways):
     for epoch in range(args.num_epochs):
         for way in ways:  # the ways take turns, so that a disturbance of this computer affects all of them
             wire, source, depth = way.split(",")
-            set_wire(wire)
+            set_bandwidth(wire)
             g.ndata["feat"] = fetch[source]
             worker.submit(seed_job, epoch).result()  # same batches for every way, and a barrier
             found[way].append(train(model, optimizer, with_rows(g, ids, args, epoch), int(depth)))

@@ -17,7 +17,8 @@ from tutorial_lib.launcher.backends import persistent, wait_or_kill
 from tutorial_lib.launcher.backends.persistent import PersistentBackend, find_program
 from tutorial_lib.launcher.jobspec import Machine
 
-COMMAND_SECONDS, READY_SECONDS = 60.0, 30.0
+COMMAND_SECONDS = 60.0
+READY_SECONDS = 30.0
 DAEMONS = ("munged", "slurmctld", "slurmd")
 SOCKET = "/dev/shm/munge.socket"  # every machine has a private /dev/shm
 ETC = "/etc/slurm"  # where the commands look: each machine mounts the folder of its cluster there
@@ -54,12 +55,12 @@ def check_slurm() -> None:
         raise InputError(f"this computer has no {', '.join(missing)}", remedy)
     if os.geteuid() != 0 or not Path(ETC).is_dir():
         remedy = f"Run it as root, with a folder {ETC} (the package slurm-client creates it)."
-        raise InputError("a Slurm of your own needs root on this computer", remedy)
+        raise InputError("Slurm on emulated machines needs root on this computer", remedy)
 
 
 @contextlib.contextmanager
 def slurm_machines(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -> Iterator[str]:
-    """Start machines with Slurm, and switch them off at the end. Gives the name of the machines."""
+    """Start machines with Slurm, yield their name, and stop them at the end."""
     start_slurm_machines(count, name=name, ttl=ttl)
     try:
         yield name
@@ -69,15 +70,15 @@ def slurm_machines(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str 
 
 
 def start_slurm_machines(count: int, *, name: str = persistent.DEFAULT_NAME, ttl: str = "8h") -> None:
-    """Start machines that stay, and Slurm on them. Returns when all nodes are idle.
+    """Start persistent machines with Slurm, and wait until all nodes are idle.
 
     Raises:
         InputError: a program or the right to run it is missing, or a daemon does not start.
     """
     check_slurm()
-    found = persistent.start_machines(count, name=name, ttl=ttl)
+    cluster = persistent.start_machines(count, name=name, ttl=ttl)
     try:
-        _start_slurm(PersistentBackend(name), name, Path(found.folder))
+        _start_slurm(PersistentBackend(name), name, Path(cluster.folder))
     except BaseException:
         persistent.stop_machines(name)
         raise
@@ -132,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m support.sandbox", description="Start Slurm on emulated machines.")
     parser.add_argument("count", type=int, nargs="?", default=2, help="number of machines (default: 2)")
     parser.add_argument("--name", default=persistent.DEFAULT_NAME, help="name of the machines (default: %(default)s)")
-    parser.add_argument("--ttl", default="8h", help="how long they stay if nobody stops them (default: %(default)s)")
+    parser.add_argument("--ttl", default="8h", help="stop the machines after this time (default: %(default)s)")
     options = parser.parse_args()
     try:
         start_slurm_machines(options.count, name=options.name, ttl=options.ttl)
@@ -140,9 +141,9 @@ def main() -> None:
         print(f"error: {error.message}", *error.remedy.splitlines(), sep="\n  ", file=sys.stderr)
         sys.exit(error.exit_code)
     on = "python -m tutorial_lib on" + ("" if options.name == persistent.DEFAULT_NAME else f" --name {options.name}")
-    print(f"{options.count} machines are running, with Slurm on them")
+    print(f"{options.count} machines are running with Slurm")
     print(f"Slurm:      {on} machine-0 sinfo    (also srun, sbatch, squeue, scancel)")
-    print(f"they end in {options.ttl}, or with:  python -m tutorial_lib machines stop {options.name}")
+    print(f"They stop after {options.ttl}, or with:  python -m tutorial_lib machines stop {options.name}")
 
 
 if __name__ == "__main__":

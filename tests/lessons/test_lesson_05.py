@@ -26,7 +26,7 @@ def mean(tensor):
 WRONG = {
     "stub": (lambda *_: None, "got       'NoneType'\n  expected  'Future'"),
     "float32": (hook(mean, torch.Tensor.float), r"kB(.|\n)*\[400, 400\]"),
-    "a sum": (hook(torch.Tensor.half, torch.Tensor.float), "divide by the world size"),
+    "a sum": (hook(torch.Tensor.half, torch.Tensor.float), "Divide by the world size"),
     "divides afterwards": (hook(torch.Tensor.half, mean), "Divide before"),
     "divides twice": (hook(lambda sent: mean(sent).half(), mean), "once"),
 }

@@ -56,22 +56,31 @@ def with_samplers(addresses: list[str], servers: int, trainers: int, samplers: i
 
 
 WRONG = {
-    "stub": (lambda *_: None, "what came back"),
-    "environments alone": (lambda *layout: [of for _machine, of in processes(*layout)], "each entry is"),
+    "stub": (lambda *_: None, "type of the result"),
+    "environments alone": (lambda *layout: [of for _machine, of in processes(*layout)], "Each entry is"),
     "one machine only": (lambda a, *layout: processes(a[:1], *layout), "number of processes"),
-    "samplers started by hand": (with_samplers, "samplers are started by their trainers"),
-    "trainers first": (trainers_first, "names"),
-    "server by server": (server_by_server, "machine after machine"),
-    "samplers do not connect": (changed(DGL_NUM_CLIENT=lambda at, _: at[0] * at[2]), "a sampler is a client too"),
+    "samplers started by hand": (with_samplers, "Each trainer starts its samplers"),
+    "trainers first": (trainers_first, "variables"),
+    "server by server": (server_by_server, "machine by machine"),
+    "samplers do not connect": (
+        changed(DGL_NUM_CLIENT=lambda at, _: at[0] * at[2]),
+        "trainers and samplers of the whole job",
+    ),
     "samplers of a machine": (
         changed(DGL_NUM_CLIENT=lambda at, _: at[0] * (at[2] + at[3])),
-        "samplers are per trainer",
+        "counted per trainer",
     ),
     "servers in all": (changed(DGL_NUM_SERVER=lambda at, value: at[0] * value), "servers on each machine"),
-    "ids start on each machine": (changed(DGL_SERVER_ID=lambda at, value: value % at[1]), "through all servers"),
-    "ranks start on each machine": (changed(RANK=lambda at, value: value % at[2]), "through all trainers"),
-    "samplers are ranks": (changed(WORLD_SIZE=lambda at, value: value * (1 + at[3])), "samplers are no ranks"),
-    "another master": (changed(MASTER_ADDR=lambda *_: "127.0.0.1"), "one address for all"),
+    "ids start on each machine": (
+        changed(DGL_SERVER_ID=lambda at, value: value % at[1]),
+        "number of the server in the whole job",
+    ),
+    "ranks start on each machine": (
+        changed(RANK=lambda at, value: value % at[2]),
+        "number of the trainer in the whole job",
+    ),
+    "samplers are ranks": (changed(WORLD_SIZE=lambda at, value: value * (1 + at[3])), "samplers, which are not ranks"),
+    "another master": (changed(MASTER_ADDR=lambda *_: "127.0.0.1"), "the same for all trainers"),
 }
 
 
@@ -99,15 +108,18 @@ def left(tmp_path: Path) -> Callable[[Any], tuple[Path]]:
 
 
 HANGS = {
-    "nothing changed": (({**ENDED, "server-0": None, "server-1": None, "trainer-0": None}, LOG), "still ran"),
+    "nothing changed": (
+        ({**ENDED, "server-0": None, "server-1": None, "trainer-0": None}, LOG),
+        "did not exit in time",
+    ),
     "servers not told": (({**ENDED, "server-0": None, "server-1": None}, LOG), "every server"),
     "killed from outside": (({**ENDED, "server-0": -9, "server-1": -9}, LOG), "servers that were killed"),
-    "as if all were well": (({**ENDED, "trainer-0": 0}, LOG), "must say so"),
+    "as if all were well": (({**ENDED, "trainer-0": 0}, LOG), "nonzero code"),
     "traceback hidden": ((ENDED, RANKS), "traceback.print_exc"),
     "no fault": (({**ENDED, "trainer-0": 0, "trainer-1": 0}, RANKS), "KILL_RANK=1"),
     "no training": ((ENDED, LOG.replace(RANKS, "")), "six epochs"),
-    "another job": (({"trainer-0": 1}, LOG), "one server and one trainer"),
-    "not started": (None, "exits.json is not there"),
+    "another job": (({"trainer-0": 1}, LOG), "Start one server and one trainer"),
+    "not started": (None, "exits.json does not exist"),
 }
 ENDS = [(ENDED, LOG), ({**ENDED, "server-0": 1, "server-1": 1, "trainer-0": 3}, LOG)]
 test_a_job_that_ends, test_a_job_that_does_not_end = answer_tests(lesson_09.check_job_ends, ENDS, HANGS, "left")

@@ -176,18 +176,18 @@ def caches(tmp_path: Path, parts: Path) -> Callable[[Any], tuple[str, Path]]:
 
 MINE = [70, 100]
 COLD = {
-    "nothing is kept": ((lambda _d, r, _c: r[:0], MINE, 2), "rows kept\n  got       0"),
-    "all remote rows": ((lambda _d, r, _c: r, MINE, 2), "rows kept"),
-    "the first remote rows": ((lambda _d, r, c: r[:c], MINE, 2), "neighbors of all kept nodes"),
-    "fewest neighbors": ((lambda d, r, c: r[d[r].argsort()[:c]], MINE, 2), "neighbors of all kept nodes"),
-    "of all nodes": ((lambda d, _r, c: d.argsort(descending=True)[:c], MINE, 2), "nodes of its own part"),
+    "nothing is kept": ((lambda _d, r, _c: r[:0], MINE, 2), "cached rows\n  got       0"),
+    "all remote rows": ((lambda _d, r, _c: r, MINE, 2), "cached rows\n"),
+    "the first remote rows": ((lambda _d, r, c: r[:c], MINE, 2), "total degree of the cached nodes"),
+    "fewest neighbors": ((lambda d, r, c: r[d[r].argsort()[:c]], MINE, 2), "total degree of the cached nodes"),
+    "of all nodes": ((lambda d, _r, c: d.argsort(descending=True)[:c], MINE, 2), "cached rows of local nodes"),
     "positions for ids": (
         (lambda d, r, c: d[r].argsort(descending=True)[:c], MINE, 2),
-        "own part|neighbors of all kept",
+        "local nodes|total degree",
     ),
-    "filled after the batches": ((hottest, [20, 100], 2), "more of them were here"),
-    "does not count": ((hottest, [0, 0], 2), "asked for as many rows"),
-    "no program": ((hottest, MINE, None), "exercise_10_2.py is there\n  got       False"),
-    "on one machine": ((hottest, MINE, 1), "start it on both machines"),
+    "filled after the batches": ((hottest, [20, 100], 2), "more hits than"),
+    "does not count": ((hottest, [0, 0], 2), "equal for both caches"),
+    "no program": ((hottest, MINE, None), "exercise_10_2.py exists\n  got       False"),
+    "on one machine": ((hottest, MINE, 1), "Start the program on both machines"),
 }
 test_the_hottest_rows, test_colder_rows = answer_tests(lesson_10.check_hot_rows, [(hottest, MINE, 2)], COLD, "caches")

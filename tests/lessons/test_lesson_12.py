@@ -27,14 +27,14 @@ RIGHT_ORDERS = {
     "numpy": lambda rows, node_map: rows.numpy()[np.argsort(node_map.numpy())],
 }
 WRONG_ORDERS = {
-    "stub": (lambda rows, _map: rows, r"node_map\[i\] of the data set: write it there"),
-    "the other way": (lambda rows, node_map: rows[node_map], "test nodes that are right"),
-    "in place": (_in_place, "into a new tensor"),
-    "shifted": (lambda rows, node_map: rows[node_map.argsort()].roll(1), "test nodes that are right"),
+    "stub": (lambda rows, _map: rows, r"node_map\[i\] of the data set\. Write it to that row"),
+    "the other way": (lambda rows, node_map: rows[node_map], "correct predictions of test nodes"),
+    "in place": (_in_place, "of a new tensor"),
+    "shifted": (lambda rows, node_map: rows[node_map.argsort()].roll(1), "correct predictions of test nodes"),
     "floats": (lambda rows, node_map: rows[node_map.argsort()].float(), "got +'torch.float32'"),
     "a column": (lambda rows, node_map: rows[node_map.argsort()][:, None], r"got +\(24490, 1\)"),
     "nobody": (lambda rows, _map: rows[:0], r"got +\(0,\)"),
-    "not run": (None, "run the program"),
+    "not run": (None, "Run the program"),
 }
 
 
@@ -79,9 +79,9 @@ def _all_widths(**counts: Any) -> tuple[int, int]:
 WRONG_PLANS = {
     "stub": (lambda **_: None, "got +'NoneType'"),
     "a number": (lambda **_: 7, "got +'int'"),
-    "rounded down": (_rounded_down, r"(?s)machines 2.*got +344000.*expected +344080.*rounded up"),
-    "one rank": (_one_rank, r"on the wire in an epoch\n +got +4800\n +expected +9600"),
-    "all layers on the wire": (_all_widths, "on the wire in an epoch"),
+    "rounded down": (_rounded_down, r"(?s)machines 2.*got +344000.*expected +344080.*Round both up"),
+    "one rank": (_one_rank, r"over the network in an epoch\n +got +4800\n +expected +9600"),
+    "all layers on the wire": (_all_widths, "over the network in an epoch"),
     "features alone": (lambda **c: plan_machines(**{**c, "widths": c["widths"][:1]}), "in the memory of a machine"),
 }
 

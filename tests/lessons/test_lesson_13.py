@@ -26,7 +26,7 @@ in_batch = PROGRAM["in_batch"]
 with_twins = solutions("13").with_twins
 WRONG = {
     "stub": (lambda *_: None, r"got       None\n  expected  tensor \(6,\) torch.bool"),
-    "as it came": (lambda _s, _d, chosen: chosen, "this is the mask as it came"),
+    "as it came": (lambda _s, _d, chosen: chosen, "returned the input mask"),
     "twins next to each other, as in some data sets": (
         lambda _s, _d, chosen: chosen | chosen.view(-1, 2).flip(1).flatten(),
         r"held-out mask of \d+ edges, from",
@@ -84,22 +84,22 @@ def without_the_own(_g: Any, _src: Tensor, dst: Tensor, k: int) -> Tensor:
 
 
 WRONG_DRAWS: dict[str, tuple[Any, str]] = {
-    "the stub": ((lambda _g, s, _d, k: torch.randint(1000, (len(s), k)), {}), "no destination of the batch"),
-    "sources": ((lambda _g, s, _d, k: s[:, None].expand(32, k) + 100, {}), "no destination"),
+    "the stub": ((lambda _g, s, _d, k: torch.randint(1000, (len(s), k)), {}), "not destinations of the batch"),
+    "sources": ((lambda _g, s, _d, k: s[:, None].expand(32, k) + 100, {}), "not destinations"),
     "from place i on": (
         (lambda _g, _s, d, k: d[(torch.arange(32)[:, None] + torch.arange(k)) % 32], {}),
-        "have themselves as a negative",
+        "are their own negative",
     ),
-    "all with all": ((lambda _g, _s, d, _k: d.expand(32, 32), {}), "negatives of an edge"),
+    "all with all": ((lambda _g, _s, d, _k: d.expand(32, 32), {}), "negatives per edge"),
     "one edge, k times": (
         (lambda _g, _s, d, k: d.roll(1)[:, None].expand(32, k), {}),
-        "taken twice|have themselves",
+        "sampled twice|are their own",
     ),
     "one row": ((lambda _g, _s, d, k: d[:k][None], {}), "edges with negatives"),
-    "more nodes": ((in_batch, {"more": 64}), "nodes to embed"),
-    "one rank": ((in_batch, {"ranks": 1}), "ranks"),
-    "another way": ((in_batch, {"way": "joint"}), "has measured"),
-    "no program": ((in_batch, {"program": False}), "is there"),
+    "more nodes": ((in_batch, {"more": 64}), "only sources and destinations are embedded"),
+    "one rank": ((in_batch, {"ranks": 1}), "number of ranks"),
+    "another way": ((in_batch, {"way": "joint"}), "methods that .* measured"),
+    "no program": ((in_batch, {"program": False}), "exercise_13_2.py exists"),
     "not run": ((in_batch, {"result": False}), "has written a result"),
 }
 DRAWS = [(in_batch, {}), (in_batch, {"apart": True}), (without_the_own, {})]

@@ -26,9 +26,9 @@ def summed(ids: list[Tensor], gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 SIZES = {
     "stub": (lambda *_: None, r"got       None\n  expected  \[772000, 772000\]"),
-    "rows alone": (lambda n, w, _o: [4 * c * w for c in n], "these are the rows alone"),
-    "as Adam of torch": (lambda n, w, _o: [12 * c * w for c in n], "counts the steps of each row"),
-    "half of the state": (lambda n, w, _o: [8 * c * w for c in n], "hint: a float32 has four bytes"),
+    "rows alone": (lambda n, w, _o: [4 * c * w for c in n], "This counts only the rows"),
+    "as Adam of torch": (lambda n, w, _o: [12 * c * w for c in n], "number of steps of each row"),
+    "half of the state": (lambda n, w, _o: [8 * c * w for c in n], "hint: A float32 has four bytes"),
     "all on each": (lambda n, w, o: [sum(machine_bytes(n, w, o))] * len(n), "got"),
 }
 test_right_size, test_wrong_size = answer_tests(lesson_14.check_machine_bytes, [machine_bytes], SIZES)
@@ -37,14 +37,14 @@ MERGES = {
     "stub": (lambda *_: None, "got       'NoneType'\n  expected  'tuple of 2'"),
     "only where all ranks have rows": (
         lambda i, g: ANSWERS.merge_gradients(i, g) if all(map(len, i)) else (i[0], g[0] * 2),
-        "their gradients",
+        "merged gradients",
     ),
     "only where each rank has one row": (
         lambda i, g: ANSWERS.merge_gradients(i, g) if max(map(len, i)) == 1 else (torch.cat(i), torch.cat(g)),
-        "which rows change",
+        "updated rows",
     ),
-    "the sum": (summed, r"\[8.0\]\n  expected .* \[4.0\]\n  hint: the sum"),
-    "by all ranks": (lambda i, g: (summed(i, g)[0], summed(i, g)[1] / len(i)), "not by that of all ranks"),
+    "the sum": (summed, r"\[8.0\]\n  expected .* \[4.0\]\n  hint: Divide the sum"),
+    "by all ranks": (lambda i, g: (summed(i, g)[0], summed(i, g)[1] / len(i)), "not by the world size"),
 }
 test_right_merge, test_wrong_merge = answer_tests(lesson_14.check_merge_gradients, [ANSWERS.merge_gradients], MERGES)
 
@@ -103,11 +103,11 @@ def updated(tmp_path: Path) -> Callable[[str | None], tuple[str]]:
 UNIQUE = "        rows, place, count = idx.unique(return_inverse=True, return_counts=True)\n"
 TOTAL = "        total = torch.zeros(len(rows), 2).index_add_(0, place, grad)\n"
 WRONG_PROGRAMS = {
-    "the stub": ("        emb.weight[idx] = emb.weight[idx] - self._lr * grad", "one of the two gradients is lost"),
-    "the sum": (UNIQUE + TOTAL + "        emb.weight[rows] -= self._lr * total", "this is the sum"),
+    "the stub": ("        emb.weight[idx] = emb.weight[idx] - self._lr * grad", "One gradient is lost"),
+    "the sum": (UNIQUE + TOTAL + "        emb.weight[rows] -= self._lr * total", "This is the sum"),
     "DGL's mean": (
         UNIQUE + TOTAL + "        emb.weight[rows] -= self._lr * total / count[:, None]",
-        "the mean over the ranks that had the row",
+        "mean over the ranks that have the row",
     ),
     "uphill": (UNIQUE + TOTAL + "        emb.weight[rows] += self._lr * total / 2", "divided by self._world_size"),
     "no rate": (UNIQUE + TOTAL + "        emb.weight[rows] -= total / 2", "got"),
@@ -115,7 +115,7 @@ WRONG_PROGRAMS = {
         UNIQUE + TOTAL + "        emb.weight[rows[count > 1]] -= self._lr * total[count > 1] / 2",
         "row of node 1",
     ),
-    "no program": (None, "is there"),
+    "no program": (None, "exercise_14_3.py exists"),
     "nothing": ("        pass", r"got       \[0.0, 0.0\]"),
 }
 

@@ -33,11 +33,11 @@ WRONG = {
     "names alone": (lambda r, i: typed_ids(r, i)[0], "expected  'tuple of 2'"),
     "ids as they are": (
         lambda r, i: (typed_ids(r, i)[0], i),
-        r"type-wise ids\n  got       \[0, 2, 3, 7, 8, 9, 10, 11\]\n  expected  \[0, 2, 0, 4, 3, 4, 5, 6\]",
+        r"type-wise IDs\n  got       \[0, 2, 3, 7, 8, 9, 10, 11\]\n  expected  \[0, 2, 0, 4, 3, 4, 5, 6\]",
     ),
     "one type": (lambda r, i: (["a"] * len(i), typed_ids(r, i)[1]), r"types\n  got       \['a', 'a', 'a'"),
     "end counted in": (end_counted_in, "types"),
-    "earlier parts forgotten": (within_the_range, "add the lengths of their ranges"),
+    "earlier parts forgotten": (within_the_range, "Add the lengths of the ranges"),
 }
 
 
@@ -82,23 +82,23 @@ def job(tmp_path: Path) -> Callable[[Any], tuple[Any, Path, Path]]:
 JOBS = [(saved, {}) for saved in (SAVED, SAVED + 0.009, np.float32(SAVED), torch.tensor(SAVED), np.float64(SAVED))]
 WRONG_JOBS = {
     "stub": ((None, {}), "got       None\n"),
-    "rows instead of bytes": ((1 - 8_100 / 11_700, {}), "bytes, not rows"),
+    "rows instead of bytes": ((1 - 8_100 / 11_700, {}), "1 - bytes of this run"),
     "what is left": ((1 - SAVED, {}), "share of the bytes"),
     "in percent": ((100 * SAVED, {}), "share of the bytes"),
     "as a text": ((f"{SAVED:.0%}", {}), "share of the bytes"),
     "fields in one hop still": (
         (SAVED, {"rows": {**AFTER["rows"], "field": [300, 140]}}),
-        "begins at a field is 0",
+        "rows of fields that were read in training",
     ),
     "authors left out as well": (
         (SAVED, {"rows": {**AFTER["rows"], "author": [0, 0]}}),
-        "of type author are still read",
+        "half of the rows of type author",
     ),
     "one process": ((SAVED, {"ranks": 1}), "launch --emulate 2"),
-    "one epoch": ((SAVED, {"epochs": [{}]}), "the options of the run"),
-    "inference with fields": ((SAVED, {"test_accuracy": 0.61}), "has not learned anything"),
-    "older than the program": ((SAVED, {"late": True}), "has failed, or not been started"),
-    "no program": ((SAVED, None), "exercise_15_2.py is there"),
+    "one epoch": ((SAVED, {"epochs": [{}]}), "Use the options of the run"),
+    "inference with fields": ((SAVED, {"test_accuracy": 0.61}), "never reads are untrained"),
+    "older than the program": ((SAVED, {"late": True}), "has failed, or you have changed it"),
+    "no program": ((SAVED, None), "exercise_15_2.py exists"),
 }
 test_right_job, test_wrong_job = answer_tests(lesson_15.check_without_fields, JOBS, WRONG_JOBS, "job")
 

@@ -35,15 +35,18 @@ def chain(tmp_path: Path) -> Callable[[Any], tuple[Any, ...]]:
 
 
 WRONG_CHAINS = {
-    "not submitted": ((None, [], None), "you have submitted it"),
-    "one job does it all": (("7", DONE[:1], EPOCHS[:4]), "jobs with the name chain.*\n +got +1\n"),
-    "it never stops": (("7", [*DONE, "9 COMPLETED"], EPOCHS[:4]), "jobs with the name chain.*\n +got +3\n"),
-    "of an earlier try": (("8", DONE, EPOCHS[:4]), "jobs with the name chain"),
-    "one failed": (("7", ["7 COMPLETED", "8 FAILED"], EPOCHS[:4]), "their states"),
+    "not submitted": ((None, [], None), "the job was submitted"),
+    "one job does it all": (("7", DONE[:1], EPOCHS[:4]), "jobs named chain.*\n +got +1\n"),
+    "it never stops": (("7", [*DONE, "9 COMPLETED"], EPOCHS[:4]), "jobs named chain.*\n +got +3\n"),
+    "of an earlier try": (("8", DONE, EPOCHS[:4]), "jobs named chain"),
+    "one failed": (("7", ["7 COMPLETED", "8 FAILED"], EPOCHS[:4]), "states of these jobs"),
     "no result": (("7", DONE, None), "has written a result"),
     "begins anew": (("7", DONE, EPOCHS[:2]), "epochs in the result"),
-    "another seed": (("7", DONE, [{**each, "loss": each["loss"] + 0.01} for each in EPOCHS[:4]]), "its losses"),
-    "another batch size in the second job": (("7", DONE, [*EPOCHS[:2], *EPOCHS[3:]]), "its losses"),
+    "another seed": (
+        ("7", DONE, [{**each, "loss": each["loss"] + 0.01} for each in EPOCHS[:4]]),
+        "losses, compared with",
+    ),
+    "another batch size in the second job": (("7", DONE, [*EPOCHS[:2], *EPOCHS[3:]]), "losses, compared with"),
 }
 
 
@@ -89,16 +92,16 @@ WRONG_SCRIPTS = {
         "--requeue, as sbatch reads the script",
     ),
     "the log is begun anew": (changed(MENDED, ("#SBATCH --open-mode=append\n", "")), "--open-mode"),
-    "one log for all jobs": (changed(MENDED, ("night-%j", "night")), "another file for each job"),
-    "no exec": (changed(MENDED, ("exec ", "")), "the script's process becomes that of launch"),
+    "one log for all jobs": (changed(MENDED, ("night-%j", "night")), "separate file for each job"),
+    "no exec": (changed(MENDED, ("exec ", "")), "the script replaces itself with launch"),
     "one run folder": (changed(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "")), "--out of the second start is new"),
     "one address file": (changed(MENDED, ("$start.txt", "$files/ip.txt")), "--ip_config of the second start is new"),
-    "memory of a node": (changed(MENDED, ("saved=$files", "saved=/dev/shm")), "on a disk that all nodes share"),
+    "memory of a node": (changed(MENDED, ("saved=$files", "saved=/dev/shm")), "--checkpoint is on a shared disk"),
     "a checkpoint for each start": (
         changed(MENDED, ("saved=$files/night-$SLURM_JOB_ID", "saved=$start")),
         "of the second start",
     ),
-    "a checkpoint for all jobs": (changed(MENDED, ("night-$SLURM_JOB_ID.pt", "night.pt")), "a checkpoint of its own"),
+    "a checkpoint for all jobs": (changed(MENDED, ("night-$SLURM_JOB_ID.pt", "night.pt")), "a separate checkpoint"),
     "another signal": (changed(MENDED, ("B:TERM@120", "TERM@120")), "--signal"),
     "shared nodes": (changed(MENDED, ("#SBATCH --exclusive\n", "")), "--exclusive"),
     "nothing is called": (changed(MENDED, ("exec ", "exit; exec ")), "calls python"),
@@ -120,8 +123,8 @@ def _with(**changes: Callable[[dict[str, int], dict[str, int]], int]) -> Callabl
 
 
 WRONG_SIZES = {
-    "stub": (lambda **_: None, "what came back"),
-    "a tuple": (lambda **asked: tuple((size_job(**asked) or {}).values()), "what came back"),
+    "stub": (lambda **_: None, "type of the result"),
+    "a tuple": (lambda **asked: tuple((size_job(**asked) or {}).values()), "type of the result"),
     "all of the memory": (
         lambda **asked: size_job(**{**asked, "node_memory": asked["node_memory"] * 5 // 4}),
         r"graph 105,000,000,000.*nodes",
@@ -138,7 +141,7 @@ WRONG_SIZES = {
     "always one": (_with(nodes=lambda *_: 1), "nodes"),
     "never says no": (
         lambda **asked: size_job(**asked) or dict.fromkeys(("nodes", "shm", "memory", "threads", "clients"), 1),
-        "what came back",
+        "process 6,000,000,000: result\n",
     ),
 }
 

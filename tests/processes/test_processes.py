@@ -139,7 +139,7 @@ def test_time_limit_says_where_each_rank_is():
     assert "in barrier" in error.stacks[0]
     assert "in sleeps_on" in error.stacks[1]
     assert "pytest" not in str(error)
-    with pytest.raises(RanksTimedOut, match="it had not started Python code of ours yet"):
+    with pytest.raises(RanksTimedOut, match="the rank had not started its Python code"):
         spawn(rf.thread_count, 1, timeout=0.01)
 
 

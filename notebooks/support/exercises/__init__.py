@@ -97,7 +97,7 @@ def _equal(got: Any, expected: Any) -> bool:
 
 
 def short(value: Any, limit: int = 100) -> str:
-    """Return a text of at most ``limit`` characters. Of a tensor, it shows the shape, the dtype and eight numbers."""
+    """Return at most ``limit`` characters. A tensor is shown with its shape, its dtype and eight numbers."""
     if isinstance(value, Tensor):
         text = f"tensor {tuple(value.shape)} {value.dtype} {value.flatten()[:8].tolist()}"
     else:
@@ -106,7 +106,7 @@ def short(value: Any, limit: int = 100) -> str:
 
 
 class Rows:
-    """A substitute for ``DistTensor`` with shape, dtype and rows by ID. As there, a slice needs both of its bounds.
+    """A substitute for ``DistTensor`` with shape, dtype and rows by ID. A slice must have a start and an end.
 
     Attributes:
         values: all rows.
@@ -115,7 +115,8 @@ class Rows:
 
     def __init__(self, values: Tensor) -> None:
         self.values = values.clone()
-        self.shape, self.dtype = tuple(values.shape), values.dtype
+        self.shape = tuple(values.shape)
+        self.dtype = values.dtype
         self.reads: list[list[int]] = []
 
     def __len__(self) -> int:
@@ -130,7 +131,7 @@ class Rows:
         if not isinstance(ids, slice):
             return torch.as_tensor(ids).long().reshape(-1)
         if ids.start is None or ids.stop is None:
-            raise TypeError("a DistTensor takes slices with a start and an end")
+            raise TypeError("a DistTensor supports only slices with a start and an end")
         return torch.arange(ids.start, ids.stop)
 
     def __getattr__(self, name: str) -> Any:

@@ -16,12 +16,12 @@ def check_column_mean(column_mean: Callable[[Any, int], Tensor]) -> None:
         table = Rows(torch.arange(count * width).reshape(count, width).float())
         case = f"a table of {count} rows and {width} columns, {limit} rows at a time"
         got = column_mean(table, limit)
-        hint = "add up the sums of the chunks, then divide once by the number of rows: the last chunk is shorter"
+        hint = "Add the sums of the chunks, and divide once by the number of rows. The last chunk is shorter."
         expect_type(f"type for {case}", got, "Tensor", "return a tensor with one number per column")
         if not (got.dtype == torch.float32 and got.shape == (width,) and torch.allclose(got, table.values.mean(0))):
             expect(f"mean for {case}", got, table.values.mean(0), hint)
         most = max(len(set(rows)) for rows in table.reads)
         if most > limit:
-            expect(f"most rows read at once, for {case}", most, limit, "read tensor[start:end] in a loop")
+            expect(f"most rows read at once, for {case}", most, limit, "Read tensor[start:end] in a loop.")
         seen = sorted({row for rows in table.reads for row in rows})
         expect(f"rows read, for {case}", seen, list(range(count)))

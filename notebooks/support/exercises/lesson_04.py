@@ -20,4 +20,4 @@ def check_original_order(original_order: Callable[[torch.Tensor, torch.Tensor], 
         kept = rows.clone()
         hint = f"Row i belongs to original node node_map[i]. The rows were {kept.tolist()}."
         expect(f"rows for the node map {ids}", original_order(rows, node_map), expected, hint)
-        expect("the table you were given, afterwards", rows, kept, "Make a new tensor, the caller needs the old one.")
+        expect("input rows after the call", rows, kept, "Return a new tensor, because the caller needs the input.")

@@ -12,7 +12,7 @@ from support.exercises import exercise, expect, expect_type
 from support.processes import bytes_sent, fork
 
 
-def outcome(hook: Callable[..., Any], gradients: list[float], size: int) -> list[tuple[float, int]]:
+def run_hook(hook: Callable[..., Any], gradients: list[float], size: int) -> list[tuple[float, int]]:
     """Return the mean gradient and the bytes sent on each rank, if rank k has the k-th gradient before the hook."""
 
     def checked(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -36,11 +36,11 @@ def outcome(hook: Callable[..., Any], gradients: list[float], size: int) -> list
 @exercise(1)
 def check_half_precision(hook: Callable[..., Any]) -> None:
     """Exercise 1: a communication hook sends float16, and returns the mean."""
-    found = outcome(hook, [1.0, 2.0, 6.0], 8)
-    hint = "divide by the world size, once"
-    expect("gradients of three ranks with 1, 2 and 6", [round(mean, 2) for mean, _ in found], [3.0] * 3, hint)
-    found = outcome(hook, [6e4, 6e4], 100_000)
-    hint = "a float16 is at most 65,504. Divide before the sum"
-    expect("two gradients of 60,000", [round(mean, -3) for mean, _ in found], [6e4, 6e4], hint)
-    hint = "convert the buffer with .half() before the all-reduce"
-    expect("kB that each rank sends for 100,000 gradients", [sent // 10_000 * 10 for _, sent in found], [200] * 2, hint)
+    ranks = run_hook(hook, [1.0, 2.0, 6.0], 8)
+    hint = "Divide by the world size once."
+    expect("gradients of three ranks with 1, 2 and 6", [round(mean, 2) for mean, _ in ranks], [3.0] * 3, hint)
+    ranks = run_hook(hook, [6e4, 6e4], 100_000)
+    hint = "The largest float16 is 65,504. Divide before the sum."
+    expect("two gradients of 60,000", [round(mean, -3) for mean, _ in ranks], [6e4, 6e4], hint)
+    hint = "Convert the buffer with .half() before the all-reduce."
+    expect("kB that each rank sends for 100,000 gradients", [sent // 10_000 * 10 for _, sent in ranks], [200] * 2, hint)

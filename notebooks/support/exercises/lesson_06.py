@@ -26,9 +26,8 @@ def check_macro_accuracy(macro_accuracy: Callable[[Any, Any, int], float]) -> No
         def on_rank(rank: int, size: int) -> float:
             return macro_accuracy(pair[0][rank::size], pair[1][rank::size], classes)  # noqa: B023
 
-        found = fork(on_rank, RANKS, backend="gloo", threads=1, timeout=60, echo=False)
-        got = [round(value, 4) if isinstance(value, float) else value for value in found]
+        results = fork(on_rank, RANKS, backend="gloo", threads=1, timeout=60, echo=False)
+        got = [round(value, 4) if isinstance(value, float) else value for value in results]
         hint = "sum two vectors over the ranks, correct predictions and nodes of each class, and divide afterwards"
-        expect(
-            f"{len(labels)} nodes, result of each rank", got, [round(sum(expected) / len(expected), 4)] * RANKS, hint
-        )
+        what = f"{len(labels)} nodes, result of each rank"
+        expect(what, got, [round(sum(expected) / len(expected), 4)] * RANKS, hint)

@@ -6,17 +6,17 @@ from typing import Any
 from support.exercises import Unfinished, exercise, plain
 
 HANG = {
-    "rank": ("b6f6f9fa0d42", "in which rank does no line of the stack call a collective?"),
+    "rank": ("b6f6f9fa0d42", "In which rank does no line of the stack call a collective?"),
     "waits for": (
         "d620d6f2adbf",
-        "which process has not read bytes of a connection to this rank (column Recv-Q of ss)?",
+        "Which process has not read bytes of a connection to this rank (column Recv-Q of ss)?",
     ),
-    "cause": ("f069921a7a6d", "the others wait in all_reduce. Could the rank that you named answer before it returns?"),
+    "cause": ("f069921a7a6d", "The others wait in all_reduce. Could the rank that you named answer before it returns?"),
 }
 NUMBER = {
-    "rank": ("3535831e382a", "compare the lines of the logs. Which rank has fewer?"),
-    "step": ("2d5b542b4cde", "which step occurs in some logs, but not in all of them?"),
-    "cause": ("7b820609a798", "all ranks must call the same collectives in the same order. Which call has no partner?"),
+    "rank": ("3535831e382a", "Compare the lines of the logs. Which rank has fewer?"),
+    "step": ("2d5b542b4cde", "Which step occurs in some logs, but not in all of them?"),
+    "cause": ("7b820609a798", "All ranks must call the same collectives in the same order. Which call has no partner?"),
 }
 
 

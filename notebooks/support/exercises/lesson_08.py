@@ -27,13 +27,13 @@ def batches_of_replicas(total: int, ranks: int, batch_size: int, drop_last: bool
     from dgl.graphbolt.item_sampler import ItemShufflerAndBatcher
 
     items = ItemSet(torch.arange(total), names="seed_nodes")
-    found = []
+    counts = []
     options = {"distributed": True, "drop_uneven_inputs": drop_uneven, "world_size": ranks}
     for rank in range(ranks):
         options |= {"rank": rank, "rng": np.random.default_rng(0)}
         batcher = ItemShufflerAndBatcher(items, False, batch_size, drop_last, total, **options)
-        found.append(sum(1 for _batch in batcher))
-    return found
+        counts.append(sum(1 for _batch in batcher))
+    return counts
 
 
 @exercise(1)
@@ -50,9 +50,9 @@ def check_batches_per_rank(batches_per_rank: Callable[[int, int, int, bool, bool
 
 def _batches_hint(drop_last: bool, drop_uneven: bool) -> str:
     if drop_last and drop_uneven:
-        return "only rounds in which every rank has a full batch count"
+        return "Count only the rounds in which every rank has a full batch."
     if drop_uneven:
-        return "every rank gets as many batches as the last rank, which has the fewest. An incomplete batch counts"
+        return "Every rank gets as many batches as the last rank, which has the fewest. Count an incomplete batch."
     if drop_last:
-        return "distribute the batches first. Then the rank with the incomplete batch loses it"
+        return "Distribute the batches first. Then the rank with the incomplete batch drops it."
     return "the sampler distributes batches, not items, and the first ranks get one more"

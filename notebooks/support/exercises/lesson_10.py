@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from support.exercises import exercise, expect, expect_type, plain, rounded
-from support.exercises.programs import results
+from support.exercises.programs import find_results
 
 # training nodes, ranks, batch size of a rank, (batch size, learning rate) of one process -> steps, effective, rate
 PLAN_CASES = (
@@ -26,13 +26,13 @@ def check_plan_epoch(plan_epoch: Callable[[int, int, int, tuple[int, float]], An
     """Exercise 1: steps of each rank, effective batch size, and learning rate by the linear rule."""
     for arguments, (steps, effective, rate) in PLAN_CASES:
         nodes, ranks, batch_size, alone = arguments
-        what = f"{nodes} training nodes, {ranks} rank(s) with batches of {batch_size}, alone {alone}"
+        what = f"{nodes} training nodes, {ranks} rank(s) with batches of {batch_size}, alone={alone}"
         got = plan_epoch(*arguments)
-        expect_type(f"{what}: what came back", got, "tuple of 3")
-        hint = "shares differ by at most one node, the larger ones first; then round up in each rank"
+        expect_type(f"{what}: type of the result", got, "tuple of 3")
+        hint = "The shares differ by at most one node, and the first ranks have the larger ones. Round up on each rank."
         expect(f"{what}: steps of each rank", plain(got[0]), steps, hint)
-        expect(f"{what}: effective batch size", got[1], effective, "in one step every rank takes a batch")
-        expect(f"{what}: learning rate", rounded(got[2], 9), rate, "alone's, times effective batch / alone's batch")
+        expect(f"{what}: effective batch size", got[1], effective, "Each rank computes one batch per step.")
+        expect(f"{what}: learning rate", rounded(got[2], 9), rate, "rate of one process x batch size ratio")
 
 
 def check_hot_rows(program: str, part_config: str | Path) -> None:
@@ -47,22 +47,25 @@ def check_hot_rows(program: str, part_config: str | Path) -> None:
 
 def _check_caches(program: str, part_config: Path) -> None:
     degrees, owner = _degrees(part_config)
-    files = results(program, f"{Path(program).stem}-?.json")
-    expect("files that the ranks have written", len(files), int(owner.max()) + 1, "start it on both machines")
+    files = find_results(program, f"{Path(program).stem}-?.json")
+    expect("files written by the ranks", len(files), int(owner.max()) + 1, "Start the program on both machines.")
     for rank, file in enumerate(files):
-        found = json.loads(file.read_text())
-        kept, remote = torch.tensor(found["kept"], dtype=torch.int64), owner != rank
-        expect(f"rank {rank}: rows kept", len(kept), found["capacity"], "self.keep(ids, rows), with capacity ids")
-        hint = "rows of the own part are in shared memory anyway; see book.nid2partid(ids) != book.partid"
-        expect(f"rank {rank}: rows kept of nodes of its own part", int((~remote[kept]).sum()), 0, hint)
-        most = degrees[remote].sort(descending=True).values[: len(kept)].sum()
-        hint = "degrees[remote] goes with remote: the positions that argsort gives are positions in remote"
-        expect(f"rank {rank}: neighbors of all kept nodes, in all", int(degrees[kept].sum()), int(most), hint)
-        (hits, asked), (hits_before, asked_before) = found["mine"], found["first come"]
-        hint = "__getitem__ of RowCache counts; leave it as it is"
-        expect(f"rank {rank}: both caches were asked for as many rows", asked, asked_before, hint)
-        hint = "the rows must be there before the first batch"
-        expect(f"rank {rank}: more of them were here than in the first cache", hits > hits_before, True, hint)
+        report = json.loads(file.read_text())
+        cached = torch.tensor(report["kept"], dtype=torch.int64)
+        remote = owner != rank
+        hint = "Call self.keep(ids, rows) with as many IDs as the capacity."
+        expect(f"rank {rank}: cached rows", len(cached), report["capacity"], hint)
+        hint = "Local rows are in shared memory. Choose IDs with book.nid2partid(ids) != book.partid."
+        expect(f"rank {rank}: cached rows of local nodes", int((~remote[cached]).sum()), 0, hint)
+        most = degrees[remote].sort(descending=True).values[: len(cached)].sum()
+        hint = "argsort of degrees[remote] returns positions in remote, not node IDs."
+        expect(f"rank {rank}: total degree of the cached nodes", int(degrees[cached].sum()), int(most), hint)
+        hits, requests = report["mine"]
+        first_hits, first_requests = report["first come"]
+        hint = "RowCache.__getitem__ counts the requests. Do not change it."
+        expect(f"rank {rank}: requested rows, equal for both caches", requests, first_requests, hint)
+        hint = "Cache the rows before the first batch."
+        expect(f"rank {rank}: more hits than the first cache", hits > first_hits, True, hint)
 
 
 def _degrees(part_config: Path) -> tuple[Tensor, Tensor]:

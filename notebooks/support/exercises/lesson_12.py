@@ -7,27 +7,28 @@ import numpy as np
 import torch
 
 from support.exercises import exercise, expect, expect_type
-from support.exercises.programs import results
+from support.exercises.programs import find_results
 from tutorial_lib.data import load_dataset
 
-SCALE = 0.01  # of the graph in the lesson's jobs
+SCALE = 0.01  # scale of the graph in the lesson's jobs
 
 
 @exercise(1)
 def check_to_original(program: str) -> None:
     """Exercise 1: compare the predictions in the program's file with the labels."""
-    (path,) = results(program, "exercise_12_1.npz")
-    hint = "look at what the job printed: it has failed before it wrote the file"
-    expect("the file of predictions has come home whole", path.stat().st_size > 0, True, hint)
+    (path,) = find_results(program, "exercise_12_1.npz")
+    hint = "The job failed before it wrote the file. Read its output."
+    expect("the downloaded file of predictions has content", path.stat().st_size > 0, True, hint)
     with np.load(path) as content:
-        got, right = torch.as_tensor(content["predictions"]), int(content["right"])
+        got = torch.as_tensor(content["predictions"])
+        right = int(content["right"])
     graph = load_dataset("synthetic-products", scale=SCALE).graph
-    expect("what the file holds: shape", tuple(got.shape), (graph.num_nodes(),), "one class for each node")
-    expect("what the file holds: type", str(got.dtype), "torch.int64", "classes are whole numbers")
+    expect("shape of the predictions", tuple(got.shape), (graph.num_nodes(),), "Write one class per node.")
+    expect("dtype of the predictions", str(got.dtype), "torch.int64", "Classes are integers.")
     test = graph.ndata["test_mask"].bool()
-    hint = "row i belongs to node node_map[i] of the data set: write it there, into a new tensor"
-    found = int((got == graph.ndata["label"])[test].sum())
-    expect("test nodes that are right in the file; expected: what the machines counted", found, right, hint)
+    hint = "Row i belongs to node node_map[i] of the data set. Write it to that row of a new tensor."
+    correct = int((got == graph.ndata["label"])[test].sum())
+    expect("correct predictions of test nodes (expected: the number that the ranks counted)", correct, right, hint)
 
 
 COUNTS = ("nodes", "edges", "train", "widths", "machines", "batch", "remote")  # last: remote rows of a step
@@ -44,9 +45,9 @@ def check_plan_machines(plan_machines: Callable[..., tuple[int, int]]) -> None:
     for row, (memory, wire) in PLANS:
         counts = dict(zip(COUNTS, row, strict=True))
         got = plan_machines(**counts)
-        expect_type(f"{counts}: what came back", got, "tuple of 2")
+        expect_type(f"{counts}: type of the result", got, "tuple of 2")
         where = ", ".join(f"{name} {value}" for name, value in counts.items())
-        hint = "own nodes x all widths x 4, and own edges x 32, both rounded up; without floats: (a + b - 1) // b"
+        hint = "local nodes x all widths x 4, plus local edges x 32. Round both up with (a + b - 1) // b."
         expect(f"{where}: bytes in the memory of a machine", got[0], memory, hint)
-        hint = "machines x steps x rows x bytes of a row; a last batch that is not full is a step, too"
-        expect(f"{where}: bytes on the wire in an epoch", got[1], wire, hint)
+        hint = "machines x steps x rows x bytes per row. An incomplete last batch is a step, too."
+        expect(f"{where}: bytes sent over the network in an epoch", got[1], wire, hint)

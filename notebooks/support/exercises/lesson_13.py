@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from support.exercises import exercise, expect
-from support.exercises.programs import result
+from support.exercises.programs import read_result
 
 
 def _symmetric(nodes: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -37,9 +37,9 @@ def check_with_twins(with_twins: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
         shown = f", from {src.tolist()} to {dst.tolist()}, chosen {mask.int().tolist()}" if len(src) < 10 else ""
         before = mask.clone()
         got = with_twins(src.clone(), dst.clone(), mask.clone())
-        hint = "an edge (u, v) must be held out if (u, v) or (v, u) is chosen; compare undirected pairs"
+        hint = "Hold out an edge (u, v) if (u, v) or (v, u) is chosen. Compare undirected pairs."
         if isinstance(got, Tensor) and torch.equal(got, before):
-            hint = "this is the mask as it came; " + hint
+            hint = "Your function returned the input mask. " + hint
         expect(f"held-out mask of {len(src)} edges{shown}", got, expected, hint)
 
 
@@ -50,26 +50,26 @@ def check_in_batch(program: str) -> None:
     Args:
         program: path of the program.
     """
-    found = result(program)
-    hint = "the program must run on two machines with --ways in_batch"
-    expect(f"{program} has measured", list(found), ["in_batch"], hint)
-    ranks = found["in_batch"]["ranks"]
-    expect("ranks", len(ranks), 2, hint)
-    for rank, told in enumerate(ranks):
-        src, dst, negatives = told["batch"]
-        expect(f"rank {rank}: edges with negatives", len(negatives), len(src), "a row for each edge")
+    methods = read_result(program)
+    hint = "Run the program on two machines with --ways in_batch."
+    expect(f"methods that {program} measured", list(methods), ["in_batch"], hint)
+    ranks = methods["in_batch"]["ranks"]
+    expect("number of ranks", len(ranks), 2, hint)
+    for rank, report in enumerate(ranks):
+        src, dst, negatives = report["batch"]
+        expect(f"rank {rank}: edges with negatives", len(negatives), len(src), "Return one row per edge.")
         counts = sorted({len(row) for row in negatives})
-        expect(f"rank {rank}: negatives of an edge", counts, [16], "k columns, and k is 16 here")
+        expect(f"rank {rank}: negatives per edge", counts, [16], "Return k columns. In this run, k is 16.")
         strangers = {node for row in negatives for node in row} - set(dst)
-        hint = "only destinations of the batch: dst[places], with int64 places of shape (B, k)"
-        expect(f"rank {rank}: negatives that are no destination of the batch", len(strangers), 0, hint)
+        hint = "Return destinations of the batch: dst[positions], with int64 positions of shape (B, k)."
+        expect(f"rank {rank}: negatives that are not destinations of the batch", len(strangers), 0, hint)
         own = [row.count(v) - (dst.count(v) - 1) for v, row in zip(dst, negatives, strict=True)]
-        hint = "edge i must not get its own destination: leave place i out of row i"
-        expect(f"rank {rank}: edges that have themselves as a negative", sum(n > 0 for n in own), 0, hint)
+        hint = "Edge i must not get its own destination. Exclude position i from row i."
+        expect(f"rank {rank}: edges that are their own negative", sum(n > 0 for n in own), 0, hint)
         twice = sum(row.count(node) > dst.count(node) for row in negatives for node in set(row))
-        hint = "k different edges: draw places without repetition"
-        expect(f"rank {rank}: edges of the batch that were taken twice", twice, 0, hint)
-        drawn = {node for row in negatives for node in row}
-        hint = "the same few destinations for every edge? let each edge take others"
-        expect(f"rank {rank}: more than 17 destinations are used", len(drawn) > 17, True, hint)
-        expect(f"rank {rank}: nodes to embed are the ends alone", told["seeds"] <= 2 * len(src), True)
+        hint = "Sample k distinct positions without replacement."
+        expect(f"rank {rank}: edges of the batch sampled twice for one edge", twice, 0, hint)
+        sampled = {node for row in negatives for node in row}
+        hint = "All edges share the same few destinations. Sample separately for each edge."
+        expect(f"rank {rank}: more than 17 destinations are used", len(sampled) > 17, True, hint)
+        expect(f"rank {rank}: only sources and destinations are embedded", report["seeds"] <= 2 * len(src), True)

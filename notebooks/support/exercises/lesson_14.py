@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from support.exercises import exercise, expect, expect_type, plain, rounded
-from support.exercises.programs import result
+from support.exercises.programs import read_result
 
 # nodes of each machine's part, width, optimizer -> bytes on each machine
 MEMORY_CASES = (
@@ -29,10 +29,10 @@ def check_machine_bytes(machine_bytes: Callable[[list[int], int, str], Any]) -> 
 
 def _memory_hint(got: Any, nodes: Sequence[int], width: int) -> str:
     if got == [4 * count * width for count in nodes]:
-        return "these are the rows alone; the optimizer has tensors, too"
+        return "This counts only the rows. The optimizer stores tensors, too."
     if got == [12 * count * width for count in nodes]:
-        return "SparseAdam also counts the steps of each row, as a float32"
-    return "a float32 has four bytes; SparseAdam keeps 2 numbers for each of the row's and a counter, SparseAdagrad 1"
+        return "SparseAdam also stores the number of steps of each row as a float32."
+    return "A float32 has four bytes. SparseAdagrad stores 1 number per element, SparseAdam 2 and a counter per row."
 
 
 @exercise(1)
@@ -47,11 +47,11 @@ def check_merge_gradients(merge_gradients: Callable[[list[Tensor], list[Tensor]]
     for ids, gradients in cases:
         got = merge_gradients([i.clone() for i in ids], [g.clone() for g in gradients])
         what = f"rows {[i.tolist() for i in ids]}"
-        expect_type(f"{what}: what came back", got, "tuple of 2")
+        expect_type(f"{what}: type of the result", got, "tuple of 2")
         rows, means = merged(ids, gradients)
-        expect(f"{what}: which rows change", got[0], rows, "each once, in rising order: torch.unique")
-        hint = "the sum over the ranks that have the row, divided by their number: not by that of all ranks"
-        expect(f"{what}: their gradients", got[1], means, hint)
+        expect(f"{what}: updated rows", got[0], rows, "Each row once, in ascending order, see torch.unique.")
+        hint = "Divide the sum by the number of ranks that have the row, not by the world size."
+        expect(f"{what}: merged gradients", got[1], means, hint)
 
 
 def merged(ids: Sequence[Tensor], gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -72,11 +72,11 @@ def check_sparse_sgd(program: str) -> None:
     Args:
         program: path of the program.
     """
-    found = result(program)
-    expect(f"{program}: nodes", sorted(found), sorted(GRADIENTS), "leave GRADIENTS as they are")
+    rows = read_result(program)
+    expect(f"{program}: nodes", sorted(rows), sorted(GRADIENTS), "Do not change GRADIENTS.")
     for node, (first, second) in GRADIENTS.items():
         expected = -0.5 * 2 * ((first or 0.0) + (second or 0.0)) / 2  # rate, steps, mean over all ranks
-        got = [rounded(number, 4) for number in found[node]]
+        got = [rounded(number, 4) for number in rows[node]]
         what = f"row of node {node} after two steps with the gradients {first} and {second}, rate 0.5"
         expect(what, got, [expected, expected], _sgd_hint(got[0], first, second))
 
@@ -84,9 +84,9 @@ def check_sparse_sgd(program: str) -> None:
 def _sgd_hint(got: Any, first: float | None, second: float | None) -> str:
     had = [gradient for gradient in (first, second) if gradient is not None]
     if len(had) == 2 and got in (-had[0], -had[1]):
-        return "one of the two gradients is lost: idx names the row twice, and the last one wins; see torch.unique"
+        return "One gradient is lost, because idx contains the row twice and the last write wins. See torch.unique."
     if len(had) == 2 and got == -sum(had):
-        return "this is the sum; divide by self._world_size"
+        return "This is the sum. Divide it by self._world_size."
     if got == -sum(had) / len(had):
-        return "this is the mean over the ranks that had the row, as DGL takes it; DDP divides by all ranks"
-    return "for each row: the sum of its gradients, divided by self._world_size, times self._lr"
+        return "This is DGL's mean over the ranks that have the row. DDP divides by the number of all ranks."
+    return "Subtract the sum of the gradients of each row, divided by self._world_size, times self._lr."

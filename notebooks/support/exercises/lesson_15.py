@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from support.exercises import Unfinished, exercise, expect, expect_type, plain
-from support.exercises.programs import results
+from support.exercises.programs import find_results
 
 # node_map of a partition description, homogeneous IDs -> types and type-wise IDs
 RANGES = (
@@ -33,12 +33,13 @@ RANGES = (
 def check_typed_ids(typed_ids: Callable[[Mapping[str, list[list[int]]], Tensor], Any]) -> None:
     """Exercise 1: type and type-wise ID of nodes with homogeneous IDs."""
     for ranges, ids, names, numbers in RANGES:
-        got = typed_ids({name: [list(pair) for pair in own] for name, own in ranges.items()}, torch.tensor(ids))
+        got = typed_ids({name: [list(pair) for pair in pairs] for name, pairs in ranges.items()}, torch.tensor(ids))
         what = f"ranges {ranges}, nodes {ids}"
-        expect_type(f"{what}: what came back", got, "tuple of 2")
-        expect(f"{what}: types", list(got[0]), list(names), "the type whose range holds the id: first <= id < end")
-        hint = "the nodes of this type in all earlier parts come first: add the lengths of their ranges"
-        expect(f"{what}: type-wise ids", plain(got[1]), numbers, hint)
+        expect_type(f"{what}: type of the result", got, "tuple of 2")
+        hint = "Return the type whose range contains the ID, first <= ID < end."
+        expect(f"{what}: types", list(got[0]), list(names), hint)
+        hint = "Add the lengths of the ranges of this type in all earlier parts."
+        expect(f"{what}: type-wise IDs", plain(got[1]), numbers, hint)
 
 
 FIELD, HIDDEN = "field", 32
@@ -58,31 +59,31 @@ def check_without_fields(saved: Any, program: str | Path, before: str | Path) ->
 
 
 def _check_job(saved: Any, program: Path, before: Path) -> None:
-    (path,) = results(str(program), f"types/{program.stem}.json")
-    found, earlier = json.loads(path.read_text()), json.loads(before.read_text())
-    expect("ranks of the job", found["ranks"], 2, "start it with launch --emulate 2")
-    expect("epochs", len(found["epochs"]), len(earlier["epochs"]), "take the options of the run that you compare with")
-    hint = "the fan-out of each relation that begins at a field is 0; make_sampler has a number for each relation"
-    expect("rows of fields that were read in training", found["rows"][FIELD][0], 0, hint)
+    (path,) = find_results(str(program), f"types/{program.stem}.json")
+    result = json.loads(path.read_text())
+    earlier = json.loads(before.read_text())
+    expect("ranks of the job", result["ranks"], 2, "Start the program with launch --emulate 2.")
+    hint = "Use the options of the run that you compare with."
+    expect("number of epochs", len(result["epochs"]), len(earlier["epochs"]), hint)
+    hint = "Set the fan-out of each relation that has the source type field to 0 in make_sampler."
+    expect("rows of fields that were read in training", result["rows"][FIELD][0], 0, hint)
     for name in sorted(earlier["rows"].keys() - {FIELD}):
-        share = found["rows"][name][0] / earlier["rows"][name][0]
-        hint = "only relations that begin at a field go; the batches and the other relations stay"
-        expect(f"more than half of the rows of type {name} are still read", share > 0.5, True, hint)
-    if not found["test_accuracy"] >= earlier["test_accuracy"] - WORSE:
-        hint = "does the inference read fields? What training never reads has not learned anything"
-        lines = ["accuracy on the test papers", f"  got       {found['test_accuracy']:.3f}"]
+        share = result["rows"][name][0] / earlier["rows"][name][0]
+        hint = "Omit only the relations that have the source type field. Keep the batches and the other relations."
+        expect(f"the job still reads more than half of the rows of type {name}", share > 0.5, True, hint)
+    if not result["test_accuracy"] >= earlier["test_accuracy"] - WORSE:
+        hint = "Does the inference read fields? Rows that training never reads are untrained."
+        lines = ["accuracy on the test papers", f"  got       {result['test_accuracy']:.3f}"]
         lines += [f"  expected  at least {earlier['test_accuracy'] - WORSE:.3f}", f"  hint: {hint}"]
         raise Unfinished("\n".join(lines))
-    share, saved = 1 - _remote_bytes(found) / _remote_bytes(earlier), plain(saved)
+    share = 1 - _remote_bytes(result) / _remote_bytes(earlier)
+    saved = plain(saved)
     if type(saved) not in (int, float) or not abs(saved - share) <= TOLERANCE:
-        hint = "bytes, not rows: features of papers are wider than learned rows; 1 - bytes of this run / bytes before"
-        lines = [
-            "share of the bytes that is saved",
-            f"  got       {saved!r}",
-            f"  expected  {share:.3f}, within {TOLERANCE}",
-        ]
-        raise Unfinished("\n".join([*lines, f"  hint: {hint}"]))
+        hint = "Compute 1 - bytes of this run / bytes before. Features of papers are wider than embeddings."
+        lines = ["share of the bytes that your program saves", f"  got       {saved!r}"]
+        lines += [f"  expected  {share:.3f}, within {TOLERANCE}", f"  hint: {hint}"]
+        raise Unfinished("\n".join(lines))
 
 
-def _remote_bytes(found: Mapping[str, Any]) -> int:
-    return sum(remote * 4 * found["widths"].get(name, HIDDEN) for name, (_read, remote) in found["rows"].items())
+def _remote_bytes(result: Mapping[str, Any]) -> int:
+    return sum(remote * 4 * result["widths"].get(name, HIDDEN) for name, (_read, remote) in result["rows"].items())

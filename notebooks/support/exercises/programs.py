@@ -7,26 +7,26 @@ from typing import Any
 from support.exercises import expect
 
 
-def results(program: str, pattern: str) -> list[Path]:
+def find_results(program: str, pattern: str) -> list[Path]:
     """Return the files in the folder ``out`` of a program that are newer than the program, sorted by name.
 
     Raises:
         Unfinished: there is no such file.
     """
     source = Path(program)
-    expect(f"{program} is there", source.exists(), True, "run the cell that begins with %%writefile")
+    expect(f"{program} exists", source.exists(), True, "Run the cell that begins with %%writefile.")
     written = source.stat().st_mtime
-    found = sorted(path for path in source.with_name("out").glob(pattern) if path.stat().st_mtime >= written)
-    hint = "run the program: it has failed, or not been started since you changed it"
-    expect(f"{program} has written a result", bool(found), True, hint)
-    return found
+    paths = sorted(path for path in source.with_name("out").glob(pattern) if path.stat().st_mtime >= written)
+    hint = "Run the program. It has failed, or you have changed it since the last run."
+    expect(f"{program} has written a result", bool(paths), True, hint)
+    return paths
 
 
-def result(program: str) -> Any:
+def read_result(program: str) -> Any:
     """Return the content of ``out/PROGRAM.json``.
 
     Raises:
         Unfinished: the file does not exist or is older than the program.
     """
-    (path,) = results(program, f"{Path(program).stem}.json")
+    (path,) = find_results(program, f"{Path(program).stem}.json")
     return json.loads(path.read_text())

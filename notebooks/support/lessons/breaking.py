@@ -17,13 +17,9 @@ from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.partition import Partition
 
-# ---- messages
-
-
 REPORTS = (
     (r"/(?!dev/)[\w.-]+/\S*/(?=[^/\s]+)", ".../"),
     (r"\.py:\d+", ".py"),
-    (r"for \d+ s: it is down", "for N s: it is down"),
     (r"(\d+\.\d+\.\d+\.\d+):\d{5}\b(?!\d)", r"\1:PORT"),
     (r"[Cc]lient (\(\d+\)|\[\d+\])", "client K"),
 )
@@ -46,7 +42,7 @@ def failure_of(call: Callable[[], Any]) -> TutorialError:
         call()
     except TutorialError as error:
         return error
-    raise RuntimeError("no failure: the job ended well")
+    raise RuntimeError("no failure: the job succeeded")
 
 
 def show(error: TutorialError, lines: int = 1) -> None:
@@ -63,9 +59,6 @@ def show(error: TutorialError, lines: int = 1) -> None:
         print("   ", line)
 
 
-# ---- checks before a start
-
-
 def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequence[str]) -> None:
     """Check a job whose ``ip_config.txt`` has these lines. No process of the job is started.
 
@@ -75,14 +68,14 @@ def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequenc
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ip_config.txt"
         path.write_text("".join(f"{line}\n" for line in lines))
-        machines, mine = read_ip_config(path), cluster.machines
+        machines = read_ip_config(path)
         check_private(machines)
-        plan = JobPlan(
-            machines, [sys.executable], str(partition.config), str(path), folder, folder, cluster.master_port
-        )
+        config = str(partition.config)
+        plan = JobPlan(machines, [sys.executable], config, str(path), folder, folder, cluster.master_port)
+        original_machines = cluster.machines
         cluster.machines = machines
         try:
             with Agents(cluster, Path(folder)) as agents:
                 Coordinator(agents, plan.to_spec()).check_machines()
         finally:
-            cluster.machines = mine
+            cluster.machines = original_machines

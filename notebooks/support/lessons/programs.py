@@ -20,9 +20,9 @@ def why_not(name: str) -> str | None:
     """
     packages = PACKAGES.get(name, "slurmctld slurmd slurm-client munge")
     if not all(map(find_program, DAEMONS if name == "Slurm" else [name])):
-        return f"This computer has no {name} (sudo apt install {packages}), so the cells that need {name} do nothing."
+        return f"This computer has no {name} (sudo apt install {packages}), so the cells that need {name} are skipped."
     if name == "Slurm" and os.geteuid() != 0:
-        return "Slurm on emulated machines needs root, so the cells that need Slurm do nothing."
+        return "Slurm on emulated machines needs root, so the cells that need Slurm are skipped."
     return None
 
 

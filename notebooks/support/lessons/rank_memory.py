@@ -30,7 +30,10 @@ def new_graph() -> dgl.DGLGraph:
 def measure(graph: dgl.DGLGraph | None, method: str, counts: list[int]) -> dict[int, dict[str, float]]:
     """Return, for each number of ranks, the MB of the parent and all ranks, and the largest private MB of a rank."""
     context: Any = mp.get_context(method)
-    ready, done, ranks, rows = context.Semaphore(0), context.Event(), [], {}
+    ready = context.Semaphore(0)
+    done = context.Event()
+    ranks = []
+    rows = {}
     for count in counts:
         new = [context.Process(target=rank_main, args=(graph, ready, done)) for _ in range(count - len(ranks))]
         for rank in new:  # earlier ranks keep running
@@ -38,9 +41,9 @@ def measure(graph: dgl.DGLGraph | None, method: str, counts: list[int]) -> dict[
         for _ in new:
             assert ready.acquire(timeout=60), "a rank is not ready after a minute"
         ranks += new
-        found = [psutil.Process(rank.pid).memory_full_info() for rank in ranks]
-        together = psutil.Process().memory_full_info().pss + sum(memory.pss for memory in found)
-        rows[count] = {"together": together / 1e6, "own": max(memory.uss for memory in found) / 1e6}
+        memories = [psutil.Process(rank.pid).memory_full_info() for rank in ranks]
+        together = psutil.Process().memory_full_info().pss + sum(memory.pss for memory in memories)
+        rows[count] = {"together": together / 1e6, "own": max(memory.uss for memory in memories) / 1e6}
     done.set()
     for rank in ranks:
         rank.join()

@@ -79,14 +79,14 @@ def _print_version(piece: str) -> None:
 
 def _empty_functions(source: str) -> dict[str, int]:
     """Return the functions and methods that the learner has not written yet, with the line of their ``...``."""
-    found = {}
+    empty = {}
     nodes = [("", node) for node in ast.parse(source).body]
     for prefix, node in nodes:
         if isinstance(node, ast.ClassDef):
             nodes += [(f"{node.name}.", child) for child in node.body]
         elif isinstance(node, ast.FunctionDef) and ast.unparse(node.body[-1]) == "...":
-            found[prefix + node.name] = node.body[-1].lineno
-    return found
+            empty[prefix + node.name] = node.body[-1].lineno
+    return empty
 
 
 def _with_errors(source: str, empty: dict[str, int]) -> str:
@@ -123,13 +123,13 @@ def _run_tests(piece: str, source: str, seconds: int) -> tuple[int, list[dict[st
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # also processes that the learner's code has started
-        found = Path(folder, "results")
-        if not found.exists():
+        results_file = Path(folder, "results")
+        if not results_file.exists():
             errors = [line for line in printed.splitlines() if line.startswith("E ")]
             if process.returncode == -signal.SIGALRM:
-                errors = ["A loop outside of the functions does not end."]
+                errors = ["A loop outside the functions does not end."]
             raise RuntimeError("\n".join(["The tests cannot use your file.", *(errors or [printed])]))
-        count, *lines = map(json.loads, found.read_text().splitlines())
+        count, *lines = map(json.loads, results_file.read_text().splitlines())
     results = {line["test"]: line for line in lines}  # the end of a test replaces its start
     return count, list(results.values())
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-FOLDER, SECONDS = Path(os.environ["PIECE_FOLDER"]), int(os.environ["PIECE_SECONDS"])
+FOLDER = Path(os.environ["PIECE_FOLDER"])
+SECONDS = int(os.environ["PIECE_SECONDS"])
 signal.alarm(100 + SECONDS)  # ends this process, even in an endless loop
 
 

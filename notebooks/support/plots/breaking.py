@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from support.plots.colors import GRAY
-from support.plots.pieces import VERMILION, write
+from support.plots.shapes import VERMILION, write
 from support.plots.style import LOOKS, figure
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
-from support.plots.pieces import MINT, arrow, box, cell, frame, write
+from support.plots.shapes import MINT, arrow, box, cell, frame, write
 from support.plots.style import canvas, drawing, figure, legend_below
 
 RANKS = ((SKY, BLUE), (SAND, ORANGE))  # fill and edge
@@ -73,20 +73,22 @@ def backward(steps: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
     """
     fig, axes = figure(9.5, 4.8, len(steps), 1, sharex=True)
     for ax, (name, events) in zip(axes, steps.items(), strict=True):
-        begin, starts = 0.0, {}
-        for seconds, what, of in events:
+        begin = 0.0
+        starts = {}
+        for seconds, event, source in events:
             now = seconds * 1e3
-            if what == "gradient":
+            if event == "gradient":
                 ax.barh(0, now - begin, left=begin, height=0.6, color=SKY, edgecolor=BLUE)
-                write(ax, (begin + now) / 2, 0, of, fontsize=9)
+                write(ax, (begin + now) / 2, 0, source, fontsize=9)
                 begin = now
-            elif what == "starts":
-                starts[of] = now
-            elif what == "done":
-                ax.barh(1 + int(of), now - starts[of], left=starts[of], height=0.6, color=MINT, edgecolor=GREEN)
-        ax.set_yticks(range(len(starts) + 1), ["gradient of layer", *(f"all_reduce {of}" for of in starts)])
+            elif event == "starts":
+                starts[source] = now
+            elif event == "done":
+                start = starts[source]
+                ax.barh(1 + int(source), now - start, left=start, height=0.6, color=MINT, edgecolor=GREEN)
+        ax.set_yticks(range(len(starts) + 1), ["gradient of layer", *(f"all_reduce {number}" for number in starts)])
         ax.invert_yaxis()
         ax.axvline(events[-1][0] * 1e3, color=INK, lw=1, ls=":")
         ax.set_title(name, loc="left")
-    axes[-1].set_xlabel("milliseconds since backward() was called; at the dotted line, all gradients are averaged")
+    axes[-1].set_xlabel("milliseconds since the call of backward() (dotted line: all gradients are averaged)")
     return fig

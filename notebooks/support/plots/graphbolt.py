@@ -8,7 +8,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from support.plots.colors import BLUE, GRAY, INK, LIGHT, ORANGE, SAND, SKY
-from support.plots.pieces import arrow, box, cell, write
+from support.plots.shapes import arrow, box, cell, write
 from support.plots.style import LOOKS, bare, cells, drawing, figure, named_rows
 
 Batches = Sequence[Sequence[int]]
@@ -36,7 +36,7 @@ def stages() -> Figure:
     for x, text in ((0.0, "item set"), (5.0, "graph"), (7.5, "feature store")):
         box(ax, x, 4.3, 2.0, 0.6, text, SAND, ORANGE)
         arrow(ax, (x + 1, 4.3), (x + 1, 3.95), color=ORANGE)
-    for y, text in ((4.6, "data"), (2.55, "stages"), (1.0, "what the\nmini-batch\ngains")):
+    for y, text in ((4.6, "data"), (2.55, "stages"), (1.0, "new attributes\nof the\nmini-batch")):
         write(ax, -0.2, y, text, ha="right")
     return fig
 
@@ -68,7 +68,7 @@ def replicas(shares: Sequence[Sequence[int]], settings: Mapping[str, Sequence[Ba
         ax.set_yticks(range(len(ranks)), [f"rank {rank}: {len(b)}" for rank, b in enumerate(ranks)])
         ax.set(xlim=(-0.7, count - 0.3), ylim=(len(ranks) - 0.4, -0.6), xticks=[], title=title)
         bare(ax)
-    fig.supxlabel("number behind the rank: its batches. Blue and sand: alternating batches. Crossed out: dropped items")
+    fig.supxlabel("Number after the rank: its batches. Blue and sand: alternating batches. Crossed out: dropped items")
     return fig
 
 

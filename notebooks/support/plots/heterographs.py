@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
-from support.plots.pieces import Point, cell, write
+from support.plots.shapes import Point, cell, write
 from support.plots.style import bars, drawing, figure, legend_below, stack
 
 Relation = tuple[str, str, str]
@@ -70,23 +70,24 @@ def id_line(ranges: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     """
     fig, ax = figure(10.5, 2.3)
     seen = dict.fromkeys(ranges, 0)
-    pieces = sorted((first, end, part, name) for name, own in ranges.items() for part, (first, end) in enumerate(own))
-    least = 0.055 * pieces[-1][1]  # minimal width of a type with few nodes
+    segments = sorted((first, end, part, name) for name, own in ranges.items() for part, (first, end) in enumerate(own))
+    least = 0.055 * segments[-1][1]  # minimal width of a type with few nodes
     at = 0.0
-    for first, end, part, name in pieces:
+    for first, end, part, name in segments:
         width = max(least, end - first)
         cell(ax, at, 0, width, 1, name, FILLS.get(name, LIGHT), INK, patch={"lw": 0.8})
-        count, begin = end - first, seen[name]
+        count = end - first
+        begin = seen[name]
         seen[name] += count
         ax.text(at, 1.1, f"{first:,}", ha="center", va="bottom", fontsize=9)
         between = f"{begin:,} to\n{begin + count - 1:,}"
         ax.text(at + width / 2, -0.12, between, ha="center", va="top", fontsize=9, color=GRAY)
-        if first == min(row[0] for row in pieces if row[2] == part):
+        if first == min(row[0] for row in segments if row[2] == part):
             for low, high in ((-0.75, 1), (1.42, 1.95)):
                 ax.plot([at, at], [low, high], color=INK, lw=1.4)
             ax.text(at + least * 0.15, 1.55, f"part {part}", va="bottom")
         at += width
-    ax.text(at, 1.1, f"{pieces[-1][1]:,}", ha="center", va="bottom", fontsize=9)
+    ax.text(at, 1.1, f"{segments[-1][1]:,}", ha="center", va="bottom", fontsize=9)
     ax.text(-least * 0.4, 1.1, "homogeneous", ha="right", va="bottom")
     ax.text(-least * 0.4, -0.12, "type-wise", ha="right", va="top", color=GRAY)
     ax.set(xlim=(-least * 2.4, at * 1.03), ylim=(-0.85, 2.0), xticks=[], yticks=[])
@@ -102,9 +103,10 @@ def remote_rows(rows: Mapping[str, Sequence[int]]) -> Figure:
     """
     fig, ax = figure(7.5, 2.2)
     names = list(rows)
-    own, remote = [read - away for read, away in rows.values()], [away for _read, away in rows.values()]
-    looks = [{"color": SKY, "label": "of the own machine"}, {"color": ORANGE, "label": "of the other machine"}]
-    ends = stack(ax, names, zip((own, remote), looks, strict=True))
+    local = [read - away for read, away in rows.values()]
+    remote = [away for _read, away in rows.values()]
+    looks = [{"color": SKY, "label": "local"}, {"color": ORANGE, "label": "remote"}]
+    ends = stack(ax, names, zip((local, remote), looks, strict=True))
     for at, (end, away) in enumerate(zip(ends, remote, strict=True)):
         ax.text(end, at, f" {away / max(end, 1):.0%} remote", va="center")
     ax.invert_yaxis()
@@ -114,9 +116,9 @@ def remote_rows(rows: Mapping[str, Sequence[int]]) -> Figure:
     return fig
 
 
-def peaks(of: Mapping[str, float]) -> Figure:
+def peaks(megabytes: Mapping[str, float]) -> Figure:
     """Draw the peak memory of each command in MB."""
-    fig, ax = figure(7.5, 0.5 + 0.42 * len(of))
-    bars(ax, of, [f" {value:,.0f} MB" for value in of.values()])
-    ax.set(xlim=(0, max(of.values()) * 1.15), xlabel="most memory, MB")
+    fig, ax = figure(7.5, 0.5 + 0.42 * len(megabytes))
+    bars(ax, megabytes, [f" {value:,.0f} MB" for value in megabytes.values()])
+    ax.set(xlim=(0, max(megabytes.values()) * 1.15), xlabel="peak memory in MB")
     return fig

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE, SKY
-from support.plots.pieces import VERMILION, lines
+from support.plots.shapes import VERMILION, lines
 from support.plots.style import LOOKS, figure, legend_below, percent, stack
 
 Pairs = Sequence[tuple[int, int]]
@@ -27,7 +27,7 @@ def batch_of_edges(points: Any, train: Pairs, held_out: Pairs, batch: Pairs, neg
     fig, (left, middle, right) = figure(10.5, 4.3, 1, 3)
     lines(left, points, train, color=GRAY, lw=1.3, label="training")
     lines(left, points, held_out, color=VERMILION, lw=1.8, ls=(0, (2, 2)), label="held out")
-    left.set_title("every pair is on one side")
+    left.set_title("split of the pairs of nodes")
 
     lines(middle, points, batch, color=BLUE, lw=3, label="edge of the batch: 1")
     lines(middle, points, negatives, color=ORANGE, lw=2, ls=(0, (4, 2)), label="negative: 0")
@@ -37,13 +37,13 @@ def batch_of_edges(points: Any, train: Pairs, held_out: Pairs, batch: Pairs, neg
     middle_of = [(points[a] + points[b]) / 2 for a, b in batch]
     lines(right, points, batch, color=BLUE, lw=1, ls=":")
     right.plot(*zip(*middle_of, strict=True), "x", color=INK, ms=9, mew=2, label="dropped, both directions")
-    right.set_title("what its ends may look at")
+    right.set_title("edges for message passing")
 
-    ends = sorted({node for pair in [*batch, *negatives] for node in pair})
+    nodes = sorted({node for pair in [*batch, *negatives] for node in pair})
     for ax in (left, middle, right):
         ax.scatter(points[:, 0], points[:, 1], 14, color=INK, zorder=2)
         if ax is not left:
-            ax.scatter(points[ends, 0], points[ends, 1], 60, "white", edgecolors=INK, linewidths=1.5, zorder=3)
+            ax.scatter(points[nodes, 0], points[nodes, 1], 60, "white", edgecolors=INK, linewidths=1.5, zorder=3)
         ax.set_aspect("equal")
         ax.axis("off")
         ax.autoscale()
@@ -61,8 +61,8 @@ def rank_curves(ranks: Mapping[str, Any], candidates: int) -> Figure:
     fig, ax = figure(8.5, 3.9)
     at = list(range(1, candidates + 1))
     styles = [(BLUE, "-", 4.5), (ORANGE, "--", 2), (GREEN, "-.", 2), (VERMILION, ":", 2)]
-    for (name, found), (color, dash, width) in zip(ranks.items(), styles, strict=False):
-        ax.plot(at, [float((found <= k).mean()) for k in at], color=color, ls=dash, lw=width, label=name)
+    for (name, values), (color, dash, width) in zip(ranks.items(), styles, strict=False):
+        ax.plot(at, [float((values <= k).mean()) for k in at], color=color, ls=dash, lw=width, label=name)
     ax.plot(at, [k / candidates for k in at], color=GRAY, lw=1, label="chance")
     ax.axvline(10, color=GRAY, lw=0.8, ls=":")
     ax.text(10.5, 0.03, "hits@10")
@@ -81,13 +81,14 @@ def cost_of_negatives(ways: Mapping[str, Mapping[str, float]]) -> Figure:
         ways: name -> ``rows``, the ``remote`` ones among them, and ``came``, received bytes.
     """
     fig, ax = figure(8.5, 2.6)
-    local, remote = [way["rows"] - way["remote"] for way in ways.values()], [way["remote"] for way in ways.values()]
-    looks = ({"color": SKY, "label": "on this machine"}, {"color": ORANGE, "hatch": "//", "label": "on the other one"})
+    local = [way["rows"] - way["remote"] for way in ways.values()]
+    remote = [way["remote"] for way in ways.values()]
+    looks = ({"color": SKY, "label": "local"}, {"color": ORANGE, "hatch": "//", "label": "remote"})
     ends = stack(ax, list(ways), zip((local, remote), looks, strict=True))
     for row, (end, way) in enumerate(zip(ends, ways.values(), strict=True)):
-        ax.text(end, row, f"  {way['came'] / 1e3:,.0f} kB came", va="center")
+        ax.text(end, row, f"  {way['came'] / 1e3:,.0f} kB received", va="center")
     ax.invert_yaxis()
-    ax.set(xlabel="input rows of a batch", xlim=(0, max(ends) * 1.25))
+    ax.set(xlabel="input rows of a batch", xlim=(0, max(ends) * 1.3))
     legend_below(ax, -0.25, 2)
     return fig
 

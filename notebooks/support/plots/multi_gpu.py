@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 
 from support.plots import style
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
-from support.plots.pieces import PURPLE, arrow, box, cell, frame, write
+from support.plots.shapes import PURPLE, arrow, box, cell, frame, write
 from support.plots.style import drawing, figure, legend_below
 
 RANKS = (BLUE, ORANGE, GREEN, PURPLE)
@@ -28,7 +28,7 @@ def two_ranks() -> Figure:
         write(ax, x + 2.42, 3.67, "seed nodes", ha="left", fontsize=9)
     arrow(ax, (4.3, 6.0), (6.5, 6.0), "<->")
     write(ax, 5.4, 6.12, "gradients,\naveraged (DDP)", va="bottom", fontsize=9)
-    shared = "one memory: the graph in its sparse formats, the features, the labels"
+    shared = "one copy in memory: the graph in its sparse formats, the features, the labels"
     box(ax, 0.1, 0.15, 10.6, 0.95, shared, SAND, ORANGE)
     write(ax, 5.4, 1.62, "read by all\nunder fork", fontsize=9)
     for start, end in (((4.75, 1.1), (4.3, 4.2)), ((6.05, 1.1), (6.5, 4.2))):
@@ -94,7 +94,7 @@ def memory(runs: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Figure:
     fig, ax = figure(6.5, 3.2)
     for (name, rows), (color, marker, dashes) in zip(runs.items(), style.LOOKS, strict=False):
         ax.plot(list(rows), [row["together"] for row in rows.values()], dashes, color=color, marker=marker, label=name)
-    ax.set(xlabel="ranks", ylabel="MB, parent and ranks together", xticks=max(map(list, runs.values()), key=len))
+    ax.set(xlabel="ranks", ylabel="MB of the parent and all ranks", xticks=max(map(list, runs.values()), key=len))
     ax.set_ylim(0)
     ax.legend()
     return fig

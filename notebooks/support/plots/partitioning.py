@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from support.plots.colors import BLUE, GREEN, INK, ORANGE
-from support.plots.pieces import PALE, VERMILION, lines, write
+from support.plots.shapes import PALE, VERMILION, lines, write
 from support.plots.style import drawing, figure, legend_below
 
 COLORS = (BLUE, ORANGE, GREEN)
@@ -24,7 +24,8 @@ def positions(groups: Sequence[int]) -> list[tuple[float, float]]:
     for k, nodes in enumerate(members):
         angle = math.pi / 2 + 2 * math.pi * k / count
         for i, node in enumerate(nodes):  # a spiral of even density
-            radius, turn = math.sqrt((i + 0.5) / len(nodes)), i * 2.39996
+            radius = math.sqrt((i + 0.5) / len(nodes))
+            turn = i * 2.39996  # the golden angle
             places[node] = (
                 1.55 * math.cos(angle) + radius * math.cos(turn),
                 1.25 * math.sin(angle) + 0.82 * radius * math.sin(turn),
@@ -70,11 +71,11 @@ def epoch_seconds(measured: Mapping[str, Mapping[str, float]]) -> Figure:
         measured: bandwidth -> partition -> seconds.
     """
     fig, ax = figure(6.5, 2.6)
-    bars = [(f"{name}, {speed}", value) for speed, found in measured.items() for name, value in found.items()]
+    bars = [(f"{name}, {speed}", value) for speed, values in measured.items() for name, value in values.items()]
     colors = [COLORS[number % 2] for number in range(len(bars))]
     ax.barh([name for name, _ in bars], [value for _, value in bars], color=colors)
     ax.invert_yaxis()
-    ax.set_xlabel("seconds of an epoch")
+    ax.set_xlabel("seconds per epoch")
     return fig
 
 
@@ -110,7 +111,9 @@ def one_part(graph: Any, groups: Sequence[int], stored: Any, original: Any, part
         original: original ID of each node of ``stored``.
     """
     fig, ax = figure(9, 5.4)
-    places, ids, owner = positions(groups), original.tolist(), stored.ndata["part_id"].tolist()
+    places = positions(groups)
+    ids = original.tolist()
+    owner = stored.ndata["part_id"].tolist()
     everything = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
     lines(ax, places, everything, color="#E8E8E8", lw=0.8)
     elsewhere = [places[n] for n in range(graph.num_nodes()) if n not in ids]

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from support.plots.colors import BLUE, GRAY, INK, LIGHT, ORANGE, SAND, SKY
-from support.plots.pieces import VERMILION, arrow, box, cell, frame, write
+from support.plots.shapes import VERMILION, arrow, box, cell, frame, write
 from support.plots.style import bare, canvas, figure, named_rows
 
 
@@ -29,12 +29,12 @@ def what_a_fork_copies() -> Figure:
 
     box(child, 0.4, 2.9, 3.2, 1.0, note + ": copied", SKY, BLUE)
     cell(child, 0.9, 0.5, 2.2, 0.8, "not copied", "none", VERMILION, color=VERMILION, patch={"ls": ":", "lw": 1.6})
-    _pointer(child, 2.0, "waits for ever", VERMILION)
+    _pointer(child, 2.0, "waits forever", VERMILION)
 
     box(cured, 0.25, 2.9, 1.6, 1.0, "main thread\nwaits", LIGHT)
     box(cured, 2.1, 2.9, 1.65, 1.0, "new thread\n“no pool yet”", SKY, BLUE)
-    box(cured, 1.4, 0.5, 2.2, 0.8, "its own worker", SAND, ORANGE)
-    _pointer(cured, 2.7, "makes one")
+    box(cured, 1.4, 0.5, 2.2, 0.8, "new worker thread", SAND, ORANGE)
+    _pointer(cured, 2.7, "creates one")
     return fig
 
 
@@ -57,6 +57,6 @@ def steps_of_ranks(counts: Sequence[int]) -> Figure:
         named_rows(ax, "rank", len(counts), at=len(counts) - 0.5, by=-1)
         ax.set_xticks([step + 0.5 for step in range(longest)], [f"step {step}" for step in range(longest)])
         ax.set(xlim=(-0.05, longest + 0.05), ylim=(-0.05, len(counts) + 0.05))
-        ax.set_title("with Join: each step has an answer" if cure else "without: one rank waits for the other")
+        ax.set_title("with Join: each step completes" if cure else "without Join: one rank waits for the other")
         bare(ax)
     return fig

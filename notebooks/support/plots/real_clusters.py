@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from support.plots.colors import BLUE, GRAY, INK, LIGHT, ORANGE, SKY
-from support.plots.pieces import VERMILION, write
+from support.plots.shapes import VERMILION, write
 from support.plots.style import figure, legend_above
 
 FILLS = {"RUNNING": SKY, "PENDING": "white"}
@@ -15,16 +15,17 @@ Seen = Sequence[tuple[float, Mapping[str, str]]]
 
 def spans(seen: Seen, job: str) -> list[tuple[str, float, float]]:
     """Return state, start and end of each period of a job, in seconds since the first observation."""
-    zero, found = seen[0][0], []
+    zero = seen[0][0]
+    periods = []
     for (at, states), (after, _) in zip(seen, [*seen[1:], seen[-1]], strict=True):
         state = states.get(job)
         if state is None:
             continue
-        if found and found[-1][0] == state:
-            found[-1] = (state, found[-1][1], after - zero)
+        if periods and periods[-1][0] == state:
+            periods[-1] = (state, periods[-1][1], after - zero)
         else:
-            found.append((state, at - zero, after - zero))
-    return found
+            periods.append((state, at - zero, after - zero))
+    return periods
 
 
 def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[float]], kept: int) -> Figure:
@@ -33,7 +34,7 @@ def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[fl
     Args:
         seen: times, and the state of each job in Slurm at this time.
         names: names of the jobs, from top to bottom.
-        losses: of the uninterrupted and of the interrupted job.
+        losses: losses of the uninterrupted and of the interrupted job.
         kept: epochs of the second job before its interruption.
     """
     fig, (left, right) = figure(10.5, 2.5, 1, 2, width_ratios=[1.6, 1])
@@ -51,7 +52,7 @@ def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[fl
     left.set(xlabel="seconds", xlim=(0, None))
     left.tick_params(axis="y", length=0)
     epochs = range(1, len(losses[0]) + 1)
-    right.plot(epochs, losses[0], "-", color=GRAY, label="left alone")
+    right.plot(epochs, losses[0], "-", color=GRAY, label="uninterrupted")
     right.plot(epochs[:kept], losses[1][:kept], "o", color=BLUE, label="first start")
     right.plot(epochs[kept:], losses[1][kept:], "s", color=ORANGE, label="second start")
     right.axvline(kept + 0.5, color=VERMILION, lw=0.8, ls="--")

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE
-from support.plots.pieces import PALE, VERMILION, lines
+from support.plots.shapes import PALE, VERMILION, lines
 from support.plots.style import figure, percent
 
 # Marker and color of the nodes of each hop. Hop 0 is the seeds.
@@ -27,18 +27,18 @@ def frontier(
     """
     fig, axes = figure(10.5, 3.6, 1, len(hops), squeeze=False)
     axes = axes[0]
-    found = dict.fromkeys(seeds.tolist(), 0)
+    hop_of = dict.fromkeys(seeds.tolist(), 0)
     where = points.tolist()
     for hop, (ax, (src, dst)) in enumerate(zip(axes, hops, strict=True), start=1):
-        before = len(found)
+        before = len(hop_of)
         for node in src.tolist():
-            found.setdefault(node, hop)
+            hop_of.setdefault(node, hop)
         _every_edge(ax, points, edges)
         for a, b in zip(src.tolist(), dst.tolist(), strict=True):
             arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 2, "shrinkB": 3, "mutation_scale": 8}
             ax.annotate("", xy=where[b], xytext=where[a], arrowprops=arrow, zorder=3)
-        _known_nodes(ax, points, found)
-        ax.set_title(f"hop {hop}: {before} nodes sample, {len(found)} are known", fontsize=11)
+        _known_nodes(ax, points, hop_of)
+        ax.set_title(f"hop {hop}: {before} nodes sample, {len(hop_of)} nodes in total", fontsize=11)
         ax.set_aspect("equal")
         ax.axis("off")
     for hop in range(len(hops) + 1):
@@ -56,9 +56,9 @@ def _every_edge(ax: Axes, points: Tensor, edges: tuple[Tensor, Tensor]) -> None:
     ax.scatter(points[:, 0], points[:, 1], 12, PALE, zorder=2)
 
 
-def _known_nodes(ax: Axes, points: Tensor, found: Mapping[int, int]) -> None:
+def _known_nodes(ax: Axes, points: Tensor, hop_of: Mapping[int, int]) -> None:
     for hop, (marker, color) in enumerate(HOPS):
-        nodes = [node for node, of_hop in found.items() if of_hop == hop]
+        nodes = [node for node, first_hop in hop_of.items() if first_hop == hop]
         ax.scatter(points[nodes, 0], points[nodes, 1], 34, color, marker=marker, zorder=4)
 
 
@@ -85,7 +85,7 @@ def input_nodes(
     ax.axhline(num_nodes, color=GRAY, lw=1)
     whole = f"the whole graph: {num_nodes:,} nodes"
     ax.text(fanouts[-1] * 1.3, num_nodes * 1.06, whole, ha="right", va="bottom")
-    ax.plot([], [], color=INK, lw=1, ls=":", label="if no node were met twice")
+    ax.plot([], [], color=INK, lw=1, ls=":", label="if no node were sampled twice")
     ax.plot([], [], color=INK, marker="o", markersize=5, label="measured")
     ax.set_yscale("log")
     ax.set(xlabel="fan-out of every hop", ylabel=f"input nodes of {batch_size} seeds", xticks=list(fanouts))

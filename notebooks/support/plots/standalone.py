@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
-from support.plots.pieces import arrow, box, frame, write
+from support.plots.shapes import arrow, box, frame, write
 from support.plots.style import bare, bars, canvas, figure, legend_below
 
 
@@ -55,7 +55,8 @@ def _draw_blocks(ax: Axes, blocks: Sequence[Any]) -> None:
     for k in range(hops + 1):
         bounds = [0, *reversed(counts[k:])]
         for (low, high), (marker, color, label) in zip(pairwise(bounds), styles, strict=False):
-            name, size = label if k == 0 else None, min(36, 700 / counts[k])
+            name = label if k == 0 else None
+            size = min(36, 700 / counts[k])
             ax.scatter([k] * (high - low), columns[k][low:high], size, color, marker=marker, label=name, zorder=2)
     ax.plot([], [], color=INK, lw=0.8, label="sampled edge")
     ax.plot([], [], color=GRAY, lw=1.1, ls=":", label="the node itself")

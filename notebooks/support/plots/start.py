@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND
-from support.plots.pieces import Point, arrow, box, frame, write
+from support.plots.shapes import Point, arrow, box, frame, write
 from support.plots.style import drawing, figure, legend_below
 
 MEMORIES = (("laptop, 16 GB", 16e9, "right"), ("large GPU, 80 GB", 80e9, "left"), ("large server, 1 TB", 1e12, "left"))
@@ -28,7 +28,7 @@ def one_step() -> Figure:
     for start, end in ends:
         arrow(ax, start, end, lw=1.4)
     for x, side in ((2.35, "right"), (9.65, "left")):
-        write(ax, x, 4.2, "1  rows of its own part", ha=side)
+        write(ax, x, 4.2, "1  rows of the local part", ha=side)
     write(ax, 6, 3.42, "2  rows of the\nother part,\nover the network", va="top")
     arrow(ax, (4.6, 5.35), (7.4, 5.35), "<->", lw=1.4)
     write(ax, 6, 5.5, "3  gradients,\naveraged", va="bottom")

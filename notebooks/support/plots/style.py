@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, ORANGE, SKY
-from support.plots.pieces import PURPLE, VERMILION
+from support.plots.shapes import PURPLE, VERMILION
 
 # Color, marker and dashes of several lines or groups of points.
 LOOKS = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", ":"), (VERMILION, "D", "-."))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from support.plots.colors import BLUE, GRAY, GREEN, INK, LIGHT, ORANGE, SAND, SKY
-from support.plots.pieces import VERMILION, arrow, box, frame, write
+from support.plots.shapes import VERMILION, arrow, box, frame, write
 from support.plots.style import bars, canvas, curves, drawing, figure
 
 
@@ -18,7 +18,7 @@ def names_and_rows() -> Figure:
     frame(ax, 0.1, 0.1, 4.6, 5.7, "a trainer")
     frame(ax, 6.3, 0.1, 4.6, 5.7, "the store: in this process, or on servers")
     left = [
-        (4.3, "first", "makes it: the owner", SKY),
+        (4.3, "first", "creates it: the owner", SKY),
         (3.15, "second", "same name: shares the rows", SKY),
         (2.0, 'g.ndata["points"]', "a key, only in this trainer", SKY),
         (0.45, 'g.ndata["mine"]', "a plain tensor: rows here", LIGHT),
@@ -26,10 +26,10 @@ def names_and_rows() -> Figure:
     for y, name, note, fill in left:
         box(ax, 0.4, y, 4.0, 0.85, f"{name}\n{note}", fill, BLUE if fill == SKY else GRAY)
     box(ax, 6.6, 3.15, 4.0, 0.85, '"views"\nrows 0, 1, 2, ...', SAND, ORANGE)
-    box(ax, 6.6, 1.6, 4.0, 0.85, '"kept", persistent\nstays when its owner is gone', SAND, ORANGE)
+    box(ax, 6.6, 1.6, 4.0, 0.85, '"kept", persistent\noutlives its owner', SAND, ORANGE)
     for y in (4.72, 3.57, 2.42):
         arrow(ax, (4.4, y), (6.6, 3.57))
-    write(ax, 5.5, 1.02, "no arrow:\nnobody else\nsees it")
+    write(ax, 5.5, 1.02, "no arrow:\nonly this\ntrainer\nsees it")
     return fig
 
 
@@ -42,10 +42,9 @@ def lost_update(start: float, end: float, safe_end: float) -> Figure:
         safe_end: value after the server added twice.
     """
     fig, (left, right) = figure(10, 3.7, 1, 2)
-    asks = "asks: add 1"
-    _ladder(left, "each adds 1 by itself", [f"reads {start:g}", f"writes {start:g} + 1"])
+    _ladder(left, "each rank adds 1 itself", [f"reads {start:g}", f"writes {start:g} + 1"])
     box(left, 0.6, 0.6, 4.8, 0.9, f"the row holds {end:g}: one update is lost", LIGHT, VERMILION)
-    _ladder(right, "the server adds, one after the other", [asks])
+    _ladder(right, "the server adds 1 for each request", ["requests +1"])
     box(right, 0.6, 2.1, 4.8, 1.3, f"server: {start:g} + 1, then {start + 1:g} + 1", SAND, ORANGE)
     box(right, 0.6, 0.6, 4.8, 0.9, f"the row holds {safe_end:g}", LIGHT, GREEN)
     for x in (1.45, 4.55):
@@ -86,7 +85,7 @@ def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figur
         for row in touched:
             ends = (before.shape[1] - 0.4, row), (before.shape[1] + 0.6, row)
             ax.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": INK}, annotation_clip=False)
-    axes[0].set_ylabel("row (node), an arrow marks the rows of the batches")
+    axes[0].set_ylabel("row (node), arrows mark the rows of the batches")
     return fig
 
 
@@ -134,6 +133,6 @@ def embedding_training(
     shares = {"most common class": most_common, **accuracies}
     colors = [GRAY, *(color for color, _, _ in LINES)]
     bars(right, shares, ".0%", colors[: len(shares)], 0.55)
-    right.set(xlim=(0, 1), xticks=[], title="share of test nodes that are right")
+    right.set(xlim=(0, 1), xticks=[], title="test accuracy")
     right.spines["bottom"].set_visible(False)
     return fig

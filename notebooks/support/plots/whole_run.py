@@ -7,17 +7,17 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from support.plots.colors import BLUE, GRAY, LIGHT, ORANGE, SKY
-from support.plots.pieces import arrow, box, frame, write
+from support.plots.shapes import arrow, box, frame, write
 from support.plots.style import LOOKS, drawing, figure
 
 # name, task, output
 STEPS = (
     ("data", "load and check", ""),
     ("partition", "one part\nfor each machine", "part0/ part1/\nnode_map.npy"),
-    ("machines", "does each have\nwhat a job needs?", ""),
+    ("machines", "check each machine\nbefore the job", ""),
     ("training", "", "checkpoint/\nresult.json\npredictions.npy"),
-    ("predictions", "the accuracies again,\nfrom the file alone", ""),
-    ("report", "one page,\nwith pictures", "report.html"),
+    ("predictions", "compute accuracies\nfrom the file", ""),
+    ("report", "one page\nwith pictures", "report.html"),
 )
 WIDTH, GAP, HEIGHT = 2.15, 0.35, 2.1
 
@@ -26,16 +26,16 @@ def steps_figure() -> Figure:
     """Draw the steps from left to right, and the output files of each step."""
     end = len(STEPS) * (WIDTH + GAP) - GAP
     fig, ax = drawing(11.5, 3.3, end + 0.15, 4.15, -0.15, -0.15)
-    for k, (name, does, leaves) in enumerate(STEPS):
+    for k, (name, task, files) in enumerate(STEPS):
         x = k * (WIDTH + GAP)
         if name == "training":
             frame(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}")
             for row, part in enumerate(("copy and launch", "epochs", "evaluation")):
                 box(ax, x + 0.25, 2.48 - 0.5 * row, WIDTH - 0.5, 0.4, part, SKY, BLUE)
         else:
-            box(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}\n\n{does}", LIGHT, GRAY)
-        if leaves:
-            write(ax, x + WIDTH / 2, 0.85, leaves, va="top", fontsize=9, family="monospace")
+            box(ax, x, 1.3, WIDTH, HEIGHT, f"{k + 1}  {name}\n\n{task}", LIGHT, GRAY)
+        if files:
+            write(ax, x + WIDTH / 2, 0.85, files, va="top", fontsize=9, family="monospace")
             arrow(ax, (x + WIDTH / 2, 1.28), (x + WIDTH / 2, 0.9), color=GRAY)
         if k + 1 < len(STEPS):
             arrow(ax, (x + WIDTH, 2.35), (x + WIDTH + GAP, 2.35), lw=1.4)
@@ -59,11 +59,12 @@ def scaling_figure(runs: Mapping[int, Sequence[Mapping[str, Any]]], cpus: int) -
         left.plot(numbers, [e["val_accuracy"] for e in epochs], dashes, color=color, marker=marker, ms=4, label=name)
     left.set(xlabel="epochs", ylabel="validation accuracy", ylim=(0, 1))
     left.legend(loc="lower right")
-    counts, later = sorted(runs), {count: sorted(e["seconds"] for e in runs[count][1:]) for count in runs}
+    counts = sorted(runs)
+    later = {count: sorted(e["seconds"] for e in runs[count][1:]) for count in runs}
     for count in counts:
         right.plot([count] * len(later[count]), later[count], "o", color=ORANGE, ms=4)
     right.plot(counts, [median(later[count]) for count in counts], "-s", color=BLUE, label="median")
-    right.plot([], [], "o", color=ORANGE, ms=4, label="an epoch, the first left out")
+    right.plot([], [], "o", color=ORANGE, ms=4, label="one epoch, without the first")
     right.set(xlabel=f"machines, all on the same {cpus} CPUs", ylabel="seconds per epoch", xticks=counts)
     right.set_ylim(0, 1.25 * max(max(seconds) for seconds in later.values()))
     right.legend(loc="upper left")

@@ -28,8 +28,8 @@ from typing import Any
 from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.logs import PEER_GONE
 
-SETTLE = 0.3  # seconds for the cause to be reported, before a rank reports that its peer is gone
-F_SETSIG, PR_SET_PDEATHSIG = 10, 1  # of Linux. Python does not define them
+SETTLE_SECONDS = 0.3  # seconds for the cause to be reported, before a rank reports that its peer is gone
+F_SETSIG, PR_SET_PDEATHSIG = 10, 1  # constants of Linux that Python does not define
 
 
 class Call:
@@ -48,7 +48,8 @@ class Call:
         return [pickle.loads(one) for one in self.pickles] or self.parts
 
     def __getstate__(self) -> dict[str, Any]:
-        name, pickles = getattr(self.parts[0], "__qualname__", repr(self.parts[0])), []
+        name = getattr(self.parts[0], "__qualname__", repr(self.parts[0]))
+        pickles = []
         for number, value in enumerate(self.parts):
             stream = io.BytesIO()
             self.picklers.append(_Pickler(stream))
@@ -58,9 +59,10 @@ class Call:
                 raise
             except Exception as error:
                 what = f"argument {number - 1} of {name}, a {type(value).__qualname__},"
-                remedy = "Pass what is needed to make it (a path, a number) and make it in the rank; or use fork."
+                remedy = "Pass a path or a number instead, and create the object in the rank. Or use fork."
                 if number == 0:
-                    what, remedy = f"the function {name}", "Define it with def at the top level of a module."
+                    what = f"the function {name}"
+                    remedy = "Define it with def at the top level of a module."
                 raise InputError(f"{what} cannot be pickled ({type(error).__name__}: {error})", remedy) from error
             pickles.append(stream.getvalue())
         return {"pickles": pickles}
@@ -73,9 +75,9 @@ class _Pickler(ForkingPickler):
             main = sys.modules["__main__"]
             if getattr(main, "__spec__", None) is None and not os.path.exists(getattr(main, "__file__", None) or ""):
                 raise InputError(
-                    f"{obj.__qualname__} is defined in a notebook cell (module __main__): "
-                    "a spawned process is a fresh interpreter and cannot import it",
-                    "Put it in a module, for example with %%writefile ranks.py, and import it from there; or use fork.",
+                    f"{obj.__qualname__} is defined in a notebook cell (module __main__), "
+                    "and a spawned process is a new interpreter that cannot import it",
+                    "Write it to a module, for example with %%writefile ranks.py, and import it. Or use fork.",
                 )
         return NotImplemented
 
@@ -113,12 +115,12 @@ def rank_main(rank: int, plan: Plan) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    own_output(output)
+    redirect_output(output)
     os.environ.update(environment(rank, plan))
     faulthandler.register(signal.SIGUSR1, file=os.open(stacks, os.O_WRONLY), all_threads=True)
-    returned, told = call_function(rank, plan)
+    returned, report_bytes = call_function(rank, plan)
     with open(report, "wb") as file:
-        file.write(told)
+        file.write(report_bytes)
     if returned:
         wait_until_all_have_returned(plan)
         end: Any = util
@@ -149,7 +151,7 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
-def own_output(path: str) -> None:
+def redirect_output(path: str) -> None:
     """Redirect file descriptors 1 and 2 to a file, and make standard input empty.
 
     New text streams write each line immediately, so the order agrees with that of C code, also before ``os._exit``.
@@ -203,7 +205,7 @@ def call_function(rank: int, plan: Plan) -> tuple[bool, bytes]:
         except Exception as error:
             name = f"{type(value).__module__}.{type(value).__qualname__}"
             raise TypeError(
-                f"rank {rank} returned a {name}, which cannot be pickled and so cannot be sent to the parent "
+                f"rank {rank} returned a {name}, which cannot be pickled and sent to the parent "
                 f"({type(error).__name__}: {error})"
             ) from error
     except BaseException as error:
@@ -236,7 +238,7 @@ def describe(error: BaseException) -> tuple[str, str, bytes | None]:
         if isinstance(error, Exception) and type(pickle.loads(plain)) is type(error):
             pickled = plain
     if re.search(PEER_GONE, str(error)):
-        time.sleep(SETTLE)
+        time.sleep(SETTLE_SECONDS)
     return f"{type(error).__name__}: {error}".removesuffix(": "), text, pickled
 
 

@@ -48,7 +48,7 @@ class RanksTimedOut(JobError):
     def __init__(self, stacks: dict[int, str], world_size: int, seconds: float, remedy: str) -> None:
         names = ", ".join(f"rank {rank}" for rank in stacks)
         message = f"{len(stacks)} of {world_size} ranks did not return within {seconds:g} s: {names}"
-        details = [f"rank {rank} was here:\n{stack}" for rank, stack in stacks.items()]
+        details = [f"stack of rank {rank}:\n{stack}" for rank, stack in stacks.items()]
         super().__init__("\n".join([message, *details]), remedy)
         self.ranks = list(stacks)
         self.stacks = stacks
@@ -66,16 +66,16 @@ def failure_of(rank: int, code: int, report: tuple[Any, ...], output: str, remed
     """Return the error for a rank with this exit code and this report (see ``child.call_function``)."""
     what = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
     if code == -signals.SIGKILL:
-        what = "was killed by SIGKILL (by someone, or by the kernel when memory ran out: see dmesg)"
+        what = "was killed by SIGKILL (sent by a program, or by the kernel because memory ran out, see dmesg)"
     if not report:
         return RankFailed(rank, what if code < 0 else f"{what} before it returned a result", code, output, remedy)
-    kind, told, *more = report
+    kind, content, *more = report
     if kind == "value":
         return RankFailed(rank, f"returned its result, then {what}", code, output)
     if kind == "exit":
-        return RankFailed(rank, f"called sys.exit({told!r})", told if isinstance(told, int) else 1, output)
+        return RankFailed(rank, f"called sys.exit({content!r})", content if isinstance(content, int) else 1, output)
     text, pickled = more
-    error: BaseException = RankFailed(rank, f"raised {told}", code, output, remedy)
+    error: BaseException = RankFailed(rank, f"raised {content}", code, output, remedy)
     if pickled is not None:
         with contextlib.suppress(Exception):
             error = pickle.loads(pickled)

@@ -19,28 +19,28 @@ class FreshThread:
         self.fn = fn
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        found: dict[str, Any] = {}
+        outcome: dict[str, Any] = {}
         context = contextvars.copy_context()
 
         def target() -> None:
             try:
-                found["value"] = context.run(self.fn, *args, **kwargs)
+                outcome["value"] = context.run(self.fn, *args, **kwargs)
             except BaseException as caught:  # also SystemExit, which a thread would ignore
-                found["error"] = caught
+                outcome["error"] = caught
 
         thread = threading.Thread(target=target, name=f"fix_openmp {self.__name__}", daemon=True)
         thread.start()
         thread.join()
-        if "error" in found:
-            raise found.pop("error")  # without a reference, because the traceback refers to this frame
-        return found["value"]
+        if "error" in outcome:
+            raise outcome.pop("error")  # without a reference, because the traceback refers to this frame
+        return outcome["value"]
 
     def __reduce__(self) -> Any:
         """Pickle a decorated function by its name, and other functions together with this wrapper."""
-        found: Any = sys.modules.get(self.__module__)
+        named: Any = sys.modules.get(self.__module__)
         for part in self.__qualname__.split("."):
-            found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (fix_openmp, (self.fn,))
+            named = getattr(named, part, None)
+        return self.__qualname__ if named is self else (fix_openmp, (self.fn,))
 
 
 def fix_openmp(fn: Callable[..., Any]) -> Callable[..., Any]:

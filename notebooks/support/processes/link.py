@@ -14,7 +14,7 @@ from typing import Any
 
 # Offset of tcpi_bytes_sent, which counts repeated packets, and tcpi_bytes_retrans in the struct tcp_info of Linux
 BYTES_SENT = 200
-SO_MAX_PACING_RATE = 47  # of Linux. Python does not define it
+SO_MAX_PACING_RATE = 47  # constant of Linux that Python does not define
 
 
 def bytes_sent() -> int:
@@ -49,7 +49,8 @@ def note_all_reduces(events: list[tuple[float, str, str]]) -> None:
 
 def _connections() -> Iterator[socket.socket]:
     """Yield the TCP sockets of this process, without those that it inherited, such as the sockets of Jupyter."""
-    sockets, inherited = _sockets("self"), _sockets(str(os.getppid()))
+    sockets = _sockets("self")
+    inherited = _sockets(str(os.getppid()))
     for name in sockets.keys() - inherited.keys():
         with socket.socket(fileno=os.dup(sockets[name])) as one:
             if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
@@ -57,8 +58,8 @@ def _connections() -> Iterator[socket.socket]:
 
 
 def _sockets(process: str) -> dict[str, int]:
-    found = {}
+    numbers = {}
     for number in os.listdir(f"/proc/{process}/fd"):
         with contextlib.suppress(OSError):  # closed in the meantime
-            found[os.readlink(f"/proc/{process}/fd/{number}")] = int(number)
-    return {name: number for name, number in found.items() if name.startswith("socket:")}
+            numbers[os.readlink(f"/proc/{process}/fd/{number}")] = int(number)
+    return {name: number for name, number in numbers.items() if name.startswith("socket:")}

@@ -24,13 +24,13 @@ from support.processes.child import Call, Plan, flush_c, rank_main
 from support.processes.failures import RanksTimedOut, failure_of, users_frames
 from tutorial_lib.errors import InputError
 
-COLLECTIVE_EXTRA = 30.0  # seconds. A collective must not time out before the parent has collected the stacks
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-LEAVE = 30.0  # seconds for ranks to end after all functions have returned
-PATIENCE = 1.0  # seconds for a stack to be written
+COLLECTIVE_EXTRA_SECONDS = 30.0  # seconds. A collective must not time out before the parent has collected the stacks
+GRACE_SECONDS = 2.0  # seconds between SIGTERM and SIGKILL
+LEAVE_SECONDS = 30.0  # seconds for ranks to end after all functions have returned
+STACK_SECONDS = 1.0  # seconds for a stack to be written
 FORKED = (
-    "A forked rank hangs at its first parallel region where this process has used OpenMP, unless its function is in "
-    "fix_openmp or it has one thread; and it cannot use CUDA where this process has."
+    "If this process has used OpenMP, a forked rank with more than one thread hangs at its first parallel region. "
+    "Decorate its function with fix_openmp. If this process has used CUDA, a forked rank cannot use it."
 )
 # Only one thread at a time starts ranks, because all threads share os.environ, and a fork while another thread creates
 # a store would copy an incomplete store.
@@ -104,7 +104,8 @@ class _Rank:
 
     def __init__(self, number: int, open_files: contextlib.ExitStack) -> None:
         files = [open_files.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]  # noqa: SIM115
-        self.number, (self.output, self.stacks, self.report) = number, files
+        self.number = number
+        self.output, self.stacks, self.report = files
         self.paths = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in files]
         self.process: process.BaseProcess | None = None
 
@@ -122,8 +123,8 @@ class _Rank:
         """Whether the rank ended with an error or without a report."""
         return self.code is not None and (self.code != 0 or not self.reported)
 
-    def told(self) -> tuple[Any, ...]:
-        """The report, see ``child.call_function``."""
+    def read_report(self) -> tuple[Any, ...]:
+        """Return the report, see ``child.call_function``."""
         self.report.seek(0)
         return pickle.load(self.report)
 
@@ -137,7 +138,7 @@ class _Rank:
                     os.kill(self.process.pid, number)
 
 
-def _text(file: Any) -> str:
+def read_text(file: Any) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
 
@@ -162,9 +163,11 @@ def _run(
         ranks = [_Rank(number, open_files) for number in range(nprocs)]
         try:
             with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-                port, number = listener.getsockname()[1], listener.fileno()
+                port = listener.getsockname()[1]
+                number = listener.fileno()
                 inherited = number if method == "fork" else None
-                files, seconds = [rank.paths for rank in ranks], timeout + COLLECTIVE_EXTRA
+                files = [rank.paths for rank in ranks]
+                seconds = timeout + COLLECTIVE_EXTRA_SECONDS
                 plan = Plan(call, nprocs, port, threads, backend, seconds, files, inherited)
                 with STARTING:
                     started = _start(method, plan, ranks)  # may hold semaphores that spawned ranks open by name
@@ -174,31 +177,31 @@ def _run(
                     store = TCPStore("127.0.0.1", port, None, True, timedelta(seconds=seconds), **options)
                 _wait(ranks, deadline - time.monotonic(), lambda: all(rank.reported for rank in ranks))
                 if all(rank.reported for rank in ranks):
-                    _wait(ranks, LEAVE, lambda: all(rank.code is not None for rank in ranks))
+                    _wait(ranks, LEAVE_SECONDS, lambda: all(rank.code is not None for rank in ranks))
                 failure = _failure(ranks, timeout, remedy)
                 del store, started
         finally:
             _stop(ranks)
             if echo:
                 for rank in ranks:  # ``print`` shows the output in the cell of a notebook
-                    for line in _text(rank.output).splitlines():
+                    for line in read_text(rank.output).splitlines():
                         print(f"[rank {rank.number}] {line}")
                 sys.stdout.flush()
         if failure is not None:
             raise failure
-        return [rank.told()[1] for rank in ranks]
+        return [rank.read_report()[1] for rank in ranks]
 
 
 def _check(fn: Any, nprocs: Any, timeout: Any, threads: Any) -> None:
     """Raise an error for wrong arguments before a process is started."""
     if not callable(fn):
-        raise InputError(f"fn must be a function, it is {fn!r}")
+        raise InputError(f"fn must be a function, but is {fn!r}")
     if not isinstance(nprocs, int) or nprocs < 1:
-        raise InputError(f"nprocs must be a whole number of at least 1, it is {nprocs!r}")
+        raise InputError(f"nprocs must be an integer of at least 1, but is {nprocs!r}")
     if not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
-        raise InputError(f"timeout must be a number of seconds above 0, it is {timeout!r}")
+        raise InputError(f"timeout must be a positive number of seconds, but is {timeout!r}")
     if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise InputError(f"threads must be a whole number of at least 1, it is {threads!r}")
+        raise InputError(f"threads must be an integer of at least 1, but is {threads!r}")
     if getattr(process.current_process(), "_inheriting", False):
         raise InputError(
             "a spawned rank runs the main script again, and the script calls spawn() at its top level",
@@ -210,7 +213,8 @@ def _start(method: str, plan: Plan, ranks: list[_Rank]) -> Any:
     """Let torch start the ranks. Libraries that a spawned rank loads first take their threads from its environment."""
     from torch.multiprocessing.spawn import start_processes
 
-    children, before = set(multiprocessing.active_children()), os.environ.get("OMP_NUM_THREADS")
+    children = set(multiprocessing.active_children())
+    before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(plan.threads)
     try:
         started: Any = start_processes(rank_main, (plan,), len(ranks), join=False, start_method=method)
@@ -240,7 +244,7 @@ def _stop(ranks: list[_Rank]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         for rank in ranks:
             rank.signal(number)
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + GRACE_SECONDS
         while any(rank.code is None for rank in ranks) and time.monotonic() < end:
             time.sleep(0.01)
     for rank in ranks:
@@ -255,11 +259,15 @@ def _failure(ranks: list[_Rank], timeout: float, remedy: str) -> BaseException |
     if failed := [rank for rank in ranks if rank.failed]:  # a killed rank has an empty report
         rank = min(failed, key=lambda rank: os.fstat(rank.report.fileno()).st_mtime_ns)
         assert rank.code is not None
-        return failure_of(rank.number, rank.code, rank.told() if rank.reported else (), _text(rank.output), remedy)
+        return failure_of(
+            rank.number, rank.code, rank.read_report() if rank.reported else (), read_text(rank.output), remedy
+        )
     if late := [rank for rank in ranks if not rank.reported]:
         return RanksTimedOut(_stacks_of(late), len(ranks), timeout, remedy)
     if late := [rank for rank in ranks if rank.code is None]:
-        return RanksTimedOut(_stacks_of(late), len(ranks), LEAVE, "They have returned, but not ended.")
+        return RanksTimedOut(
+            _stacks_of(late), len(ranks), LEAVE_SECONDS, "Their functions returned, but the processes did not exit."
+        )
     return None
 
 
@@ -273,6 +281,6 @@ def _stacks_of(ranks: list[_Rank]) -> dict[int, str]:
         if rank.process is not None and rank.process.pid is not None and rank.code is None:
             with contextlib.suppress(OSError):
                 os.kill(rank.process.pid, signal.SIGUSR1)
-    time.sleep(PATIENCE)
-    none = "  (it had not started Python code of ours yet)"
-    return {rank.number: users_frames(_text(rank.stacks)) or none for rank in ranks}
+    time.sleep(STACK_SECONDS)
+    no_stack = "  (the rank had not started its Python code)"
+    return {rank.number: users_frames(read_text(rank.stacks)) or no_stack for rank in ranks}

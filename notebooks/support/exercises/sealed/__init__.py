@@ -57,9 +57,12 @@ def wait(seconds: float) -> None:
 
 def wait_until_quiet(name: str, seconds: float, limit: float = 100) -> None:
     """Wait until all ranks have written to their logs and no log has grown for some seconds, or until the limit."""
-    sizes, end = None, time.monotonic() + limit
+    logs = [Path(f"scripts/out/{name}-{rank}.log") for rank in range(len(RUNNING))]
+    sizes = None
+    end = time.monotonic() + limit
     while time.monotonic() < end:
-        before, sizes = sizes, [Path(f"scripts/out/{name}-{rank}.log").stat().st_size for rank in range(len(RUNNING))]
+        before = sizes
+        sizes = [log.stat().st_size for log in logs]
         if min(sizes) > 0 and sizes == before:
             return
         time.sleep(seconds)

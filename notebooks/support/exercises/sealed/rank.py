@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from support.exercises.sealed import read_source
 
-PR_SET_PDEATHSIG = 1  # of Linux
+PR_SET_PDEATHSIG = 1  # constant of Linux
 
 if __name__ == "__main__":
     name, parent, *words = sys.argv[1:]

@@ -8,7 +8,7 @@ HANDLE, ROOT = 0x10000, 0xFFFFFFFF
 MOST_AT_ONCE = 256 * 1024  # bytes
 
 
-def set_wire(speed: str, interface: str = "eth0") -> None:
+def set_bandwidth(speed: str, interface: str = "eth0") -> None:
     """Limit the bandwidth of this machine: ``tc qdisc replace dev eth0 root tbf rate SPEED``, or "unshaped"."""
     rate = parse_wire(speed)  # bytes per second, None for no limit
     with IPRoute() as ip:
