@@ -227,7 +227,7 @@ def test_only_what_differs_is_uploaded(lab):
 @pytest.mark.parametrize(
     ("program", "message", "remedy"),
     [
-        ("echo Welcome", "is your shell clean", ".bashrc there must print to terminals only"),
+        ("echo Welcome", "is your shell clean", ".bashrc must print nothing to programs"),
         ("echo sh: rsync: not found >&2; exit 127", "rsync: not found", "sudo apt install rsync"),
         ("exec sleep 30", "io timeout after 2 seconds", ""),
         ("echo disk on fire >&2; exit 9", "disk on fire", ""),

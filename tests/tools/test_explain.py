@@ -36,7 +36,7 @@ MESSAGES = [
     ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible", "shared memory is full"),
     ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device", "one GPU for two ranks"),
     ("RuntimeError: The server socket has failed. errno: 98 - Address already in use", "a port that is taken"),
-    ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2", "ranks that never met"),
+    ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2", "a failed rendezvous"),
     ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA is out of memory"),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", "out of memory"),
     ("AttributeError: 'NoneType' object has no attribute 'ntypes'", "a graph name that the servers do not have"),
@@ -44,7 +44,7 @@ MESSAGES = [
     ("AssertionError: Distributed module is not initialized. Please call", "a call of DGL before initialize"),
     ("python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory", "a missing script"),
     ("FileNotFoundError: [Errno 2] No such file or directory: 'parts/grpah.json'", "a missing part config"),
-    ("error: server 0 on machine-0: ended before the trainers; does the command call", "a server without its clients"),
+    ("error: server 0 on machine-0: ended before the trainers; does the command call", "a server without clients"),
 ]
 
 

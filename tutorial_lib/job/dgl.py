@@ -145,7 +145,7 @@ def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) 
     # for the format csc as much as graph.dgl has. All servers of a machine share this memory.
     loaded_sizes = [sizes[path] for key, path in files.items() if key in (graph_key, "node_feats", "edge_feats")]
     needed, free = sum(loaded_sizes), shutil.disk_usage(SHM).free
-    detail = f"{free / 1e6:.0f} MB free; the servers would put about {needed / 1e6:.0f} MB there"
+    detail = f"{free / 1e6:.0f} MB free; the servers need about {needed / 1e6:.0f} MB"
     size = 2 * needed // 10**9 + 1
     remedy = f"sudo mount -o remount,size={size}G /dev/shm (docker: --shm-size={size}g), or use more and smaller parts."
     yield verdict(free >= needed, "/dev/shm", detail, remedy)

@@ -37,7 +37,7 @@ SILENCE_SECONDS = 300  # rsync sends nothing while it compares a large file
 # With -s, no shell expands a name. The progress makes rsync notice that this process was killed and its pipe is closed.
 RSYNC = ["rsync", "-rcs", "--no-h", "--stats", "--info=progress2", "--outbuf=N", "--partial-dir=.rsync-partial"]
 REMEDIES = {
-    "is your shell clean": "The ~/.bashrc there must print to terminals only. First line: [[ $- == *i* ]] || return",
+    "is your shell clean": "Its ~/.bashrc must print nothing to programs. Begin it with: [[ $- == *i* ]] || return",
     "not found": "Each machine needs rsync: sudo apt install rsync",
 }
 EFFECTS = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|safe_|write error|see the rsync manpage")
