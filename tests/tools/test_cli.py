@@ -11,6 +11,7 @@ import pytest
 
 from tutorial_lib.job.folder import CheckpointOptions
 from tutorial_lib.job.layout import SshMachines
+from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
 from tutorial_lib.tools import jobs
 from tutorial_lib.tools.options import options_to_store, parse, run_command
 
@@ -207,6 +208,26 @@ def test_the_end_names_the_command_that_continues_the_run(end, code, saved, comm
     assert done.returncode == code
     last = done.stderr.splitlines()[-1]
     assert last == f"to continue: python -m tutorial_lib {command}".replace("my runs", f"{tmp_path}/my runs")
+
+
+@pytest.mark.parametrize(("words", "code"), [("", 0), ("--emulate 2", 2), ("--wire 1gbit", 2), ("--own-disks", 2)])
+def test_train_replaces_forbidden_machines_only_if_the_user_did_not_choose_them(
+    words, code, tmp_path, run_here, monkeypatch
+):
+    """L31. Otherwise ``options.json`` would contain options that exclude each other, and ``--resume`` would fail."""
+    from tutorial_lib.job import train
+
+    layouts = []
+
+    def run_distributed(_source, layout, *_more):
+        layouts.append(layout)
+        if layout.emulate is None:
+            sys.exit()
+        raise EmulationUnavailable("no namespaces", "Allow them.")
+
+    monkeypatch.setattr(train, "run_distributed", run_distributed)
+    assert run_here("train", *words.split()).returncode == code
+    assert [layout.emulate for layout in layouts] == ([2] if words else [2, None])
 
 
 def test_data_and_partition_as_json(data_root, tmp_path, run_here):

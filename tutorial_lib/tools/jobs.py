@@ -70,7 +70,7 @@ def train(
         else:
             result = run_distributed(source, layout, config, folder, display, checkpointing)
     except EmulationUnavailable as error:
-        if options.keys() & {*cli.MACHINE_OPTIONS, "wire"}:  # the user has asked for emulated machines
+        if options.keys() & {*cli.MACHINE_OPTIONS, "wire", "own_disks"}:  # the user has asked for emulated machines
             raise
         options |= {"machines": 1, "trainers": options.get("trainers", 2)}
         chosen = f"Continuing as train --machines 1 --trainers {options['trainers']}"
