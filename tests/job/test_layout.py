@@ -20,13 +20,13 @@ def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path, run_here):
     (tmp_path / "events.jsonl").touch()
     done = run_here("fetch", str(tmp_path))
     assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
-    (tmp_path / "delivery.json").write_text("not JSON")
+    (tmp_path / "pending_download.json").write_text("not JSON")
     done = run_here("fetch", str(tmp_path))
-    assert (done.returncode, "delivery.json is damaged" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "pending_download.json is damaged" in done.stderr) == (2, True), done.stderr
 
 
 def test_fetch_from_under_a_running_job_is_refused(tmp_path, run_here):
-    (tmp_path / "delivery.json").touch()
+    (tmp_path / "pending_download.json").touch()
     with lock_run_folder(tmp_path):
         done = run_here("fetch", str(tmp_path))
     assert (done.returncode, f"which is writing to {tmp_path}" in done.stderr) == (1, True), done.stderr

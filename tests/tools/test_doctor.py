@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
         ("import os; os.kill(os.getpid(), 9)", "fail", "killed by signal 9"),
         ("import time; time.sleep(100)", "fail", "did not end within 2 s"),
         ("print('note'); print('no library')", "ok", "no library"),
-        (prepare.TRIAL, "ok", "dgl 2.1.0 works with torch "),
+        (prepare.IMPORT_CODE, "ok", "dgl 2.1.0 works with torch "),
     ],
 )
 def test_trial_imports(code, status, detail):

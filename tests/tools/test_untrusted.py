@@ -11,7 +11,7 @@ import pytest
 from tutorial_lib.tools.options import NEEDS_TRUST
 
 EVIL = "ProxyCommand touch \x1b[2Jpwned"
-DELIVERY = {"folder": "/scratch/results/run-0123abcd", "machines": [["machine-0", "192.0.2.1"]]}
+PENDING = {"folder": "/scratch/results/run-0123abcd", "machines": [["machine-0", "192.0.2.1"]]}
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def test_an_ordinary_run_is_not_asked_about_and_a_stored_trust_is_not_trusted(ru
 
 
 def test_fetch_connects_to_nobody_without_trust(run, run_here, ssh_started):
-    (run / "delivery.json").write_text(json.dumps({**DELIVERY, "config": "/tmp/stranger/config"}))
+    (run / "pending_download.json").write_text(json.dumps({**PENDING, "config": "/tmp/stranger/config"}))
     done = run_here("fetch", str(run))
     line = refused(done)
-    for shown in ("delivery.json", "/tmp/stranger/config", "192.0.2.1", DELIVERY["folder"]):
+    for shown in ("pending_download.json", "/tmp/stranger/config", "192.0.2.1", PENDING["folder"]):
         assert shown in line
     assert "add --trust" in done.stderr
     assert not ssh_started.exists()
@@ -121,15 +121,15 @@ def test_options_that_are_no_file(run, run_here):
     "content",
     [
         *("", "[]", "5", DEEP, "{}", '{"starts": []}'),
-        json.dumps({**DELIVERY, "folder": "/home/victim"}),
-        json.dumps({**DELIVERY, "folder": "/scratch/results/../../home-0123abcd/x"}),
-        json.dumps({**DELIVERY, "port": "-oProxyCommand=x"}),
-        json.dumps({**DELIVERY, "machines": []}),
+        json.dumps({**PENDING, "folder": "/home/victim"}),
+        json.dumps({**PENDING, "folder": "/scratch/results/../../home-0123abcd/x"}),
+        json.dumps({**PENDING, "port": "-oProxyCommand=x"}),
+        json.dumps({**PENDING, "machines": []}),
     ],
 )
-def test_deliveries_of_wrong_types(content, run, run_here, ssh_started):
-    (run / "delivery.json").write_text(content)
-    assert "delivery.json is damaged" in refused(run_here("fetch", str(run), "--trust"))
+def test_a_pending_download_with_wrong_fields(content, run, run_here, ssh_started):
+    (run / "pending_download.json").write_text(content)
+    assert "pending_download.json is damaged" in refused(run_here("fetch", str(run), "--trust"))
     assert not ssh_started.exists()
 
 

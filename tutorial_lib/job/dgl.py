@@ -124,7 +124,7 @@ def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) 
         yield Finding("partition", FAIL, error.message, error.remedy)
         return
     manifest = dict[Path, tuple[int, str]]()  # size and SHA-256
-    with contextlib.suppress(OSError, InputError, LookupError, TypeError, AttributeError):  # of other tools
+    with contextlib.suppress(OSError, InputError, LookupError, TypeError, AttributeError):  # a manifest of another tool
         listed = read_json(config.parent / "manifest.json", JsonObject)["files"]
         manifest = {config.parent / name: (file["bytes"], file["sha256"]) for name, file in listed.items()}
     sizes = {path: path.stat().st_size if path.is_file() else 0 for path in [config, *files.values()]}

@@ -19,6 +19,7 @@ from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
 
 OPTIONS_FILE = "options.json"
+PENDING_FILE = "pending_download.json"  # see remote_files.py
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,11 @@ def check_right_to_write(out: Path) -> None:
 
 
 def continue_command(kind: str, out: Path) -> str:
-    """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
+    """Return the command that continues a run of ``train`` or ``finale``, or an empty string if nothing was saved."""
     program, folder = "python -m tutorial_lib", shlex.quote(str(out))
     if manifests.has_checkpoint(out / "checkpoint"):
         return f"{program} {kind} --resume --out {folder}"
-    return f"{program} fetch {folder}" if (out / "delivery.json").exists() else ""
+    return f"{program} fetch {folder}" if (out / PENDING_FILE).exists() else ""
 
 
 @contextlib.contextmanager
@@ -111,7 +112,7 @@ def open_run(
         if checkpointing.resume and settings:
             saved = manifests.read_checkpoint(checkpoints).manifest
             manifests.check_same_settings(saved.description, settings, checkpoints)
-            manifests.remove_checkpoints(checkpoints)  # of an interrupted save
+            manifests.remove_checkpoints(checkpoints)  # left by an interrupted save
             resumed = saved.epochs
         if checkpointing.options is not None:
             write_json(out / OPTIONS_FILE, checkpointing.options)

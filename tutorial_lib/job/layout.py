@@ -204,7 +204,7 @@ def parse_environment(pairs: Sequence[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
+def write_or_compare_ip_config(path: Path, machines: Sequence[Machine]) -> None:
     """Write the address file. A file that lists other machines is an error and is not overwritten."""
     addresses = [machine.address for machine in machines]
     if path.exists() and [machine.address for machine in read_ip_config(path)] != addresses:
@@ -225,7 +225,7 @@ def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: boo
         read_part(part_config, 0, len(backend.machines))
     with open_run(out, display, CheckpointOptions()) as log, backend, Agents(backend, out, display.say) as agents:
         if ip_config is not None and not backend.traits.reads_ip_config:
-            provide_ip_config(ip_config, backend.machines)
+            write_or_compare_ip_config(ip_config, backend.machines)
         plan = request.plan(
             backend,
             command=command,

@@ -11,8 +11,8 @@ import yaml
 
 from tutorial_lib.errors import InputError, JobError, printable
 from tutorial_lib.files import JsonObject, open_regular_file, replace_file
-from tutorial_lib.job.folder import lock_run_folder
-from tutorial_lib.job.remote_files import PENDING_FILE, fetch_results
+from tutorial_lib.job.folder import PENDING_FILE, lock_run_folder
+from tutorial_lib.job.remote_files import fetch_results
 from tutorial_lib.launcher.coordinator import FAILURE_FILE, Event
 from tutorial_lib.launcher.logs import truncate_line
 from tutorial_lib.tools.options import about, app

@@ -27,7 +27,8 @@ from tutorial_lib.trainer.config import TrainConfig
 NOT_IN_FINALE = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"
 NOT_IN_LAUNCH = "ip_config device show_output out"
 STARTED_RUNS: dict[str, Path] = {}  # command and folder of the run that this process has begun
-LONG, SECONDS_PER_EDGE = 20 * 60, 3.2e-6  # the latter for data, partition and evaluation, on two cores
+LONG_RUN_SECONDS = 20 * 60
+SECONDS_PER_EDGE = 3.2e-6  # to load and partition the data, and to evaluate the model, on two cores
 # Mean and deviation of GraphSAGE with neighbor sampling: Hu et al. 2020 and the OGB leaderboard
 PUBLISHED = {"valid accuracy": (0.9170, 0.0009), "test accuracy": (0.7870, 0.0036)}
 PUBLISHED_NODES = 2_449_029  # a small graph in the format of ogbn-products may have its name
@@ -136,7 +137,7 @@ def confirm(source: DataSource, backend: Backend, trainers: int, config: TrainCo
     needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"estimate: {sizes}; about {needs} (the job may need half or twice as much)", flush=True)
-    large = seconds > LONG or (job.together and estimated.memory["all machines"] > psutil.virtual_memory().available)
+    large = seconds > LONG_RUN_SECONDS or (job.together and estimated.memory["all machines"] > psutil.virtual_memory().available)
     if large and not yes and not ask_yes_no("This run is large. Start it?"):
         raise InputError("not started, because this run is large and was not confirmed", "Add --yes to start it.")
 

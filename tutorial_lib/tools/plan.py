@@ -21,16 +21,26 @@ from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
-# Bytes of each process without a graph, and of the pages that all processes of a machine share.
-SERVER, TRAINER, COMMAND, SHARED = 0.44e9, 0.46e9, 0.45e9, 0.42e9
-SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}  # bytes per edge of a part, while a server loads it and afterwards
-SERVER_NODE, TRAINER_EDGE, TRAINER_NODE, ROW_ID = 24, 12, 8, 8
-ACTIVATIONS, ASSIGN_BYTES_PER_EDGE, WRITE_BYTES_PER_EDGE = 48, 21, 42  # the first per hidden value of a batch
-UNSHAPED, EFFICIENCY = 8e9, 0.8  # bits per second without --wire, usable share
-COPY_BYTES_PER_SECOND, REQUEST_SECONDS, PEER_SECONDS = 330e6, 3.5e-3, 1.5e-3  # of a core, a request and a peer
-FLOPS, EDGES_PER_SECOND, THREADS = 85e9, 7e6, 0.85  # of a core, and power of the number of cores
-CUT, CUT_GROWTH = 0.038, 1.1  # assumed share of the edges cut in two parts, power of log2(parts)
-FRESH, DEGREES, MISSES = 0.85, 0.7, 3  # new neighbors, shape of a gamma distribution, power of the share not cached
+# Bytes of each process without a graph, and of the pages that all processes of a machine share
+SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES, SHARED_BYTES = 0.44e9, 0.46e9, 0.45e9, 0.42e9
+# Bytes per edge of a part, while a server loads the part and afterwards
+BYTES_PER_SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}
+BYTES_PER_SERVER_NODE = 24
+BYTES_PER_TRAINER_EDGE, BYTES_PER_TRAINER_NODE = 12, 8
+BYTES_PER_ACTIVATION = 48  # of a hidden value of a batch, with its gradients and the state of the layers
+ASSIGN_BYTES_PER_EDGE, WRITE_BYTES_PER_EDGE = 21, 42  # of `partition`
+ROW_ID = 8
+UNSHAPED_BITS_PER_SECOND = 8e9  # without --wire
+LINK_EFFICIENCY = 0.8
+COPY_BYTES_PER_SECOND = 330e6  # per core
+REQUEST_SECONDS, PEER_SECONDS = 3.5e-3, 1.5e-3  # for a request, and for each further machine in it
+FLOPS, EDGES_PER_SECOND = 85e9, 7e6  # per core
+CORE_EXPONENT = 0.85  # n cores compute as fast as n ** CORE_EXPONENT separate ones
+CUT_OF_TWO_PARTS = 0.038  # assumed share of cut edges
+CUT_EXPONENT = 1.1  # the cut grows with this power of log2(parts)
+NEW_SHARE = 0.85  # share of the sampled neighbors that are new in the batch
+DEGREE_SHAPE = 0.7  # of the gamma distribution of the degrees
+MISS_EXPONENT = 3  # misses are this power of the uncached share
 CORES = len(os.sched_getaffinity(0))
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
 
@@ -110,7 +120,7 @@ def plan(
 
 def distinct(samples: float, population: float) -> float:
     """Return the expected number of distinct nodes in ``samples`` draws from a ``population``, weighted by degree."""
-    return population * (1 - (1 + samples / population / DEGREES) ** -DEGREES) if population else 0.0
+    return population * (1 - (1 + samples / population / DEGREE_SHAPE) ** -DEGREE_SHAPE) if population else 0.0
 
 
 def estimate(job: Job) -> Estimate:
@@ -119,7 +129,7 @@ def estimate(job: Job) -> Estimate:
     config, n, row, world = job.config, job.nodes, 4 * job.width, job.machines * job.trainers
     steps, epochs = math.ceil(job.train / world / config.batch_size), max(1, config.epochs)
     degree, remote_nodes = job.edges / n, n * (1 - 1 / job.machines)
-    cut = min(1 - 1 / job.machines, CUT * math.log2(job.machines) ** CUT_GROWTH if job.cut is None else job.cut)
+    cut = min(1 - 1 / job.machines, CUT_OF_TWO_PARTS * math.log2(job.machines) ** CUT_EXPONENT if job.cut is None else job.cut)
     widths = [job.width, *[config.hidden_size] * (len(config.fanouts) - 1), job.classes]
 
     # A batch: the nodes of each hop, all sampled edges, and those of them that end on other machines.
@@ -127,14 +137,14 @@ def estimate(job: Job) -> Estimate:
     for hop, fanout in enumerate(reversed(config.fanouts), start=1):
         sampled = nodes[-1] * max(1.0, degree if fanout < 0 else min(fanout, degree))
         edges, remote_edges = edges + sampled, remote_edges + sampled * (1 - (1 - cut) ** hop)
-        nodes.append(min(n, nodes[0] + distinct(FRESH * edges, n)))
+        nodes.append(min(n, nodes[0] + distinct(NEW_SHARE * edges, n)))
     remote = min(nodes[-1], distinct(remote_edges, remote_nodes))
     layers = list(zip(nodes, pairwise(reversed(widths)), strict=False))  # rows and width of outputs, width of inputs
 
     # The traffic: each rank fetches a remote row once, and again if there is no room for it in the cache.
     cache = remote_nodes * (row + 4 * degree)
     cached_bytes = min(config.cache, cache) if config.uses_pipeline() else 0.0
-    missed = (1 - cached_bytes / cache) ** MISSES if remote_nodes else 0.0
+    missed = (1 - cached_bytes / cache) ** MISS_EXPONENT if remote_nodes else 0.0
     batches = steps * (1 + job.val / job.train)  # with those of the validation
     first_fetches = min(remote, distinct(epochs * batches * remote_edges, remote_nodes) / epochs / batches)
     fetched = first_fetches + (remote - first_fetches) * missed
@@ -148,22 +158,22 @@ def estimate(job: Job) -> Estimate:
     # The memory. Servers store the outputs of two layers in the evaluation. Trainers map the memory of their server.
     stored, features = 1.05 * job.edges / job.machines * (1 + cut), 1.05 * row * n / job.machines
     outputs = 1.05 * 4 * n / job.machines * max(map(sum, pairwise(widths[1:])), default=job.classes)
-    loading, loaded = (stored * per_edge for per_edge in SERVER_EDGE["pipeline" if config.uses_pipeline() else "dgl"])
-    server = SERVER + SERVER_NODE * n / job.machines + features + max(loading, loaded + outputs)
-    trained = ACTIVATIONS * sum(size * b for size, (b, _) in layers) + row * nodes[-1] * (2 + config.ahead)
+    loading, loaded = (stored * per_edge for per_edge in BYTES_PER_SERVER_EDGE["pipeline" if config.uses_pipeline() else "dgl"])
+    server = SERVER_BYTES + BYTES_PER_SERVER_NODE * n / job.machines + features + max(loading, loaded + outputs)
+    trained = BYTES_PER_ACTIVATION * sum(size * b for size, (b, _) in layers) + row * nodes[-1] * (2 + config.ahead)
     evaluated = 5 * config.hidden_size * min(n, config.eval_batch_size * (1 + degree))
-    private = TRAINER + TRAINER_EDGE * stored + TRAINER_NODE * n + cached_bytes + max(trained, evaluated)
+    private = TRAINER_BYTES + BYTES_PER_TRAINER_EDGE * stored + BYTES_PER_TRAINER_NODE * n + cached_bytes + max(trained, evaluated)
     trainer = private + (features + outputs) / job.trainers + 4 * stored
-    machine = server + job.trainers * (private - SHARED)
-    total = COMMAND + job.machines * machine
-    partition = COMMAND + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
+    machine = server + job.trainers * (private - SHARED_BYTES)
+    total = COMMAND_BYTES + job.machines * machine
+    partition = COMMAND_BYTES + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
 
     # The seconds of an epoch. Batches are prepared while others are computed.
     cores = job.cores / job.trainers / (job.machines if job.together else 1)  # cores of a trainer
-    computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(cores, max(1.0, cores) ** THREADS)
+    computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(cores, max(1.0, cores) ** CORE_EXPONENT)
     requests = len(widths) * (REQUEST_SECONDS + PEER_SECONDS * (job.machines - 1)) if pulled else 0.0
     sampling = (edges / EDGES_PER_SECOND + pulled / COPY_BYTES_PER_SECOND + requests) / min(1.0, cores)
-    rate = (job.wire or UNSHAPED) * EFFICIENCY / 8
+    rate = (job.wire or UNSHAPED_BITS_PER_SECOND) * LINK_EFFICIENCY / 8
     link = job.trainers * pulled / rate
     if config.uses_pipeline() and config.ahead > 0:
         link -= min(link, computing + sampling) * (steps - 1) / steps
