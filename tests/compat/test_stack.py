@@ -51,7 +51,7 @@ def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatc
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
         assert stack.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
     monkeypatch.setattr(stack, "find_package_folders", lambda _package: [])
-    assert "torchdata.datapipes" in stack.find_graphbolt_problem([fake_dgl])
+    assert "torchdata.datapipes" in stack.graphbolt_problem([fake_dgl])
 
 
 def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tutorial_lib.job.folder import lock_run_folder
+from tutorial_lib.files import lock_folder
 
 
 @pytest.mark.parametrize("place", ["copies", "./copies", "~other/copies", ""])
@@ -27,6 +27,6 @@ def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path, run_here):
 
 def test_fetch_from_under_a_running_job_is_refused(tmp_path, run_here):
     (tmp_path / "pending_download.json").touch()
-    with lock_run_folder(tmp_path):
+    with lock_folder(tmp_path):
         done = run_here("fetch", str(tmp_path))
     assert (done.returncode, f"which is writing to {tmp_path}" in done.stderr) == (1, True), done.stderr

@@ -191,7 +191,8 @@ def test_a_run_folder_that_is_in_use_is_not_changed(tmp_path, run_here):
     ("saved", "command", "end", "code"),
     [
         ("checkpoint/manifest.json", "train --resume --out 'my runs/a'", KeyboardInterrupt(), 130),
-        ("pending_download.json", "fetch 'my runs/a'", SystemExit(143), 143),  # a checkpoint may still be on the machines
+        # A checkpoint may still be on the machines.
+        ("pending_download.json", "fetch 'my runs/a'", SystemExit(143), 143),
     ],
 )
 def test_the_end_names_the_command_that_continues_the_run(end, code, saved, command, tmp_path, run_here, monkeypatch):

@@ -1,7 +1,6 @@
 """``train``: a run from data set to one score. ``finale``: a scripted run. ``launch``: any script."""
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -129,16 +128,16 @@ def finale(
 
 def confirm(source: DataSource, backend: Backend, trainers: int, config: TrainConfig, *, yes: bool) -> None:
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than is available."""
-    counts = {"machines": len(backend.machines), "trainers": trainers, "cores": len(os.sched_getaffinity(0))}
-    job = Job(**job_sizes(source), **counts, config=config, together=backend.traits.one_computer)
+    counts = {**job_sizes(source), "machines": len(backend.machines), "trainers": trainers}
+    job = Job(**counts, config=config, together=backend.traits.one_computer)
     estimated = estimate(job)
     seconds = config.epochs * estimated.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
     memory = human_bytes(round(estimated.memory["machine"]))
     needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"estimate: {sizes}; about {needs} (the job may need half or twice as much)", flush=True)
-    large = seconds > LONG_RUN_SECONDS or (job.together and estimated.memory["all machines"] > psutil.virtual_memory().available)
-    if large and not yes and not ask_yes_no("This run is large. Start it?"):
+    too_large = job.together and estimated.memory["all machines"] > psutil.virtual_memory().available
+    if (seconds > LONG_RUN_SECONDS or too_large) and not yes and not ask_yes_no("This run is large. Start it?"):
         raise InputError("not started, because this run is large and was not confirmed", "Add --yes to start it.")
 
 
