@@ -1,4 +1,4 @@
-"""Command line: a user's mistake is one line and exit code 2, found before anything is written or started."""
+"""Commands report a mistake in one line with exit code 2, before they write a file or start a process."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def arguments_of(*words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("separator", ["-", "_"])
 def test_each_option_arrives_in_its_field(separator):
-    """Options have two spellings: with underscores, as DGL's launch tool has them, and with dashes."""
+    """Options can be written with underscores, as in DGL's launch tool, or with dashes."""
 
     def words(text: str) -> list[str]:
         return [f"--{word[2:].replace('-', separator)}" if word[:2] == "--" else word for word in text.split()]
@@ -94,7 +94,7 @@ def test_the_rest_of_the_line_belongs_to_the_command():
     ],
 )
 def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path, monkeypatch):
-    """Without another place, the machines of the address file are used over ssh."""
+    """Without an option for machines, ``launch`` uses the machines of the address file over ssh."""
     seen = []
     monkeypatch.setattr(jobs, "run_launch", lambda request, *_more, **_options: seen.append(request) or {})
     monkeypatch.chdir(tmp_path)
@@ -104,8 +104,8 @@ def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path,
     assert ((ssh := seen[0].ssh_machines) and ssh.ip_config) == (tmp_path / address_file if address_file else None)
 
 
-def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):
-    """Options that are given again replace the stored ones. A place that is given again replaces every place."""
+def test_a_run_continues_with_the_options_of_its_start(tmp_path, monkeypatch):
+    """Given options replace the stored ones. An option for machines replaces all stored options for machines."""
     seen = []
 
     def stop(_layout: Any, _ssh: Any, given: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``explain`` knows all failures of docs/faults.md and common messages of DGL, torch and NCCL, and guesses nothing."""
+"""``explain`` recognizes all failures of docs/faults.md and common messages of DGL, torch and NCCL."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ EFFECT = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.2]:
 
 
 def table() -> list[tuple[str, str]]:
-    """Return fault and message of each row of docs/faults.md, without faults that are no failure of the job."""
+    """Return fault and message of each row of docs/faults.md, except faults without a failure of the job."""
     text = (ROOT / "docs" / "faults.md").read_text().split("<!-- end of make fault-table -->")[0]
     rows = re.findall(r"^\| (.+?) \| `(.+)` \| [^|]* \|$", text, flags=re.MULTILINE)
     return [(fault, seen) for fault, seen in rows if not seen.startswith(("none:", "nothing:"))]
@@ -65,7 +65,7 @@ def test_nothing_is_guessed(tmp_path):
 
 
 def test_the_exception_of_the_failed_rank_is_first(tmp_path, run_here):
-    """The report of the launcher comes before the logs, whose lines can be older and have other causes."""
+    """The report of the launcher is printed before the logs, whose lines can be older and have other causes."""
     logs = tmp_path / "run" / "machine-0"
     logs.mkdir(parents=True)
     (logs / "trainer-0.log").write_text("a\nCUDA error: out of memory\nCUDA out of memory \x1b[2J\n" + EFFECT)
