@@ -1,4 +1,4 @@
-"""``python -m tutorial_lib`` with its commands. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+"""``python -m tutorial_lib``. Exit codes: 0 done, 1 failed, 2 wrong arguments or a failed check, 130 interrupted.
 
 SIGTERM and SIGHUP (the terminal or the login has ended) stop a command like Ctrl-C, with the exit codes 143 and 129.
 Under ``nohup`` a command ignores SIGHUP. A closed output, as in ``... | head -1``, does not stop a job.

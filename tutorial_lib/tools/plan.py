@@ -144,8 +144,8 @@ def estimate(job: Job) -> Estimate:
     parameters = sum(2 * a * b + b for a, b in pairwise(widths))
     gradients = 8 * (world_size - 1) / world_size * parameters if job.machines > 1 else 0.0
     sent = world_size * batches * pulled + job.machines * steps * gradients
-    halo = (1 + missed) * distinct(cut * job.edges / job.machines, remote_nodes)
-    job_bytes = epochs * sent + world_size * halo * sum(4 * width + ID_BYTES for width in widths[:-1])
+    halo_fetches = (1 + missed) * distinct(cut * job.edges / job.machines, remote_nodes)
+    job_bytes = epochs * sent + world_size * halo_fetches * sum(4 * width + ID_BYTES for width in widths[:-1])
 
     # The memory. Servers store the outputs of two layers in the evaluation. Trainers map the memory of their server.
     stored = 1.05 * job.edges / job.machines * (1 + cut)
