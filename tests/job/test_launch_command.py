@@ -1,4 +1,4 @@
-"""``launch``: a script of somebody else's runs unchanged; what is wrong is said before anything starts."""
+"""``launch`` runs scripts unchanged and reports mistakes before it starts a process."""
 
 import json
 import os
@@ -38,12 +38,12 @@ def test_the_guide_s_script_runs_unchanged(emulation, nothing_left, partition_of
         log = (tmp_path / "logs" / f"machine-{rank}" / "trainer-0.log").read_text()
         assert f'it\'s "quoted" from-the-environment: rank {rank} epoch 1 loss' in log
     assert "machine-1: sent" in done.stdout
-    assert "logs in logs/machine-1" in done.stdout  # from where the user is
+    assert "logs in logs/machine-1" in done.stdout  # relative to the working directory of the user
 
 
 @pytest.mark.cluster
 def test_a_script_that_exits_ends_the_job(emulation, nothing_left, partition_of, tmp_path):
-    """Left to itself, Python would run DGL's exit handler, which waits for all other trainers for ever."""
+    """Otherwise, Python would run DGL's exit handler, which waits forever for all other trainers."""
     part_config = str(partition_of(2).config)
     script = ["python3", str(SCRIPT), "--ip_config", "ip_config.txt", "--part_config", part_config]
     script += ["--graph_name", partition_of(2).graph_name, "--num_epochs", "1", "--fault", "exit on 1"]
@@ -51,7 +51,7 @@ def test_a_script_that_exits_ends_the_job(emulation, nothing_left, partition_of,
     done = launch(*options, shlex.join(script), cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("error: trainer 1 (rank 1) on machine-0: SystemExit: no such option\nlog: ")
-    # The terminal does not show what the other ranks print when they are ended, on both machines.
+    # The terminal does not show messages of the other ranks, which the agents stop on both machines.
     for noise in ("User pressed Ctrl+C", "terminate called", "LIBXSMM", "rpc.cc"):
         assert noise not in done.stdout + done.stderr
     logs = (tmp_path / "logs").glob("machine-*/trainer-*.log")
@@ -60,7 +60,7 @@ def test_a_script_that_exits_ends_the_job(emulation, nothing_left, partition_of,
 
 @pytest.mark.cluster
 def test_a_script_without_labels_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
-    """Also the shell's language in the command, as DGL's tool takes it, and another name for the interpreter."""
+    """The command uses the syntax of the shell, as with DGL's tool, and another name of the interpreter."""
     part_config = str(partition_of(2).config)
     script = SCRIPT.with_name("link_script.py")
     (tmp_path / "here").mkdir()
@@ -119,7 +119,7 @@ PLAIN = SCRIPT.with_name("ddp_ranks.py")
 
 @pytest.mark.cluster
 def test_a_program_without_a_graph_on_three_machines(emulation, nothing_left, tmp_path):
-    """No --part_config: the ranks start at once, and rank 0, which holds the store, may end first."""
+    """Without --part_config, the ranks start immediately, and rank 0, which has the store, may exit first."""
     done = launch("--emulate", "3", "--num_trainers", "2", "--out", "logs", f"python3 {PLAIN}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(6):

@@ -1,32 +1,32 @@
-"""Options of real machines that are wrong wherever they stand: refused before anything is started."""
+"""Options of real machines that are wrong on every host are errors before a process is started."""
 
 import pytest
 
-from tutorial_lib.job.folder import lock_run_folder
+from tutorial_lib.files import lock_folder
 
 
 @pytest.mark.parametrize("place", ["copies", "./copies", "~other/copies", ""])
-def test_a_place_that_depends_on_the_working_directory_is_refused(place, tmp_path, run_here):
+def test_copy_to_must_be_an_absolute_path(place, tmp_path, run_here):
     done = run_here("train", "--ip_config", "ip_config.txt", "--copy_to", place, "--out", "run")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: --copy_to {place}: expected an absolute path")
     assert not (tmp_path / "run").exists()
 
 
-def test_fetch_says_what_is_no_run_and_what_is_complete(tmp_path, run_here):
+def test_fetch_reports_a_wrong_folder_and_a_complete_run(tmp_path, run_here):
     done = run_here("fetch", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path} is not the folder of a run with --copy_to")
     (tmp_path / "events.jsonl").touch()
     done = run_here("fetch", str(tmp_path))
     assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
-    (tmp_path / "delivery.json").write_text("not JSON")
+    (tmp_path / "pending_download.json").write_text("not JSON")
     done = run_here("fetch", str(tmp_path))
-    assert (done.returncode, "delivery.json is damaged" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "pending_download.json is damaged" in done.stderr) == (2, True), done.stderr
 
 
-def test_fetch_from_under_a_running_job_is_refused(tmp_path, run_here):
-    (tmp_path / "delivery.json").touch()
-    with lock_run_folder(tmp_path):
+def test_fetch_refuses_the_folder_of_a_running_job(tmp_path, run_here):
+    (tmp_path / "pending_download.json").touch()
+    with lock_folder(tmp_path):
         done = run_here("fetch", str(tmp_path))
     assert (done.returncode, f"which is writing to {tmp_path}" in done.stderr) == (1, True), done.stderr

@@ -1,4 +1,4 @@
-"""Files of the user stay, and folders are locked before anything is written."""
+"""Run folders and caches: files of the user are kept, and folders are locked before a program writes to them."""
 
 import os
 import re
@@ -16,9 +16,9 @@ from tutorial_lib.trainer.manifest import Manifest, publish_checkpoint
 
 
 def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(tmp_path):
-    """L38. The holder of a run folder is named, and the last event may be cut off."""
+    """L38. The error names the process that uses the folder. An incomplete last event is removed."""
     names = {default_run_folder("synthetic-products") for _ in range(20)}
-    assert len(names) > 15  # two of the four random digits may well be equal
+    assert len(names) > 15  # the random digits of two folders may be equal
     out, resume = check_run_folder(tmp_path / "run"), CheckpointOptions(resume=True)
     with open_run(out, SILENT, CheckpointOptions()) as log:
         log.write({"kind": "stage", "stage": "checks"})
@@ -29,7 +29,7 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
                 pass
         assert (out / "events.jsonl").read_bytes() == written != b""
     with pytest.raises(InputError, match="is not empty"), open_run(out, SILENT, CheckpointOptions()):
-        pass  # the first one has ended meanwhile
+        pass  # the first program has ended
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "sta')
     (out / "checkpoint").mkdir()
@@ -40,7 +40,7 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
 
 
 def test_a_job_that_was_not_started_leaves_no_folder(tmp_path):
-    """The files of a job that was started stay, also those of a continued run."""
+    """The files of a started job and of a continued run are kept."""
     out = tmp_path / "run"
     with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT, CheckpointOptions()) as log:
         log.write({"kind": "stage", "stage": "checks"})
@@ -75,7 +75,7 @@ def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
 
 
 def test_json_that_cannot_be_written_leaves_nothing(tmp_path):
-    """A full disk is named with the file."""
+    """The error of a full disk names the file."""
     with pytest.raises(TypeError):
         write_json(tmp_path / "x.json", {"a": object()})
     assert os.listdir(tmp_path) == []

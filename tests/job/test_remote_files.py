@@ -1,4 +1,4 @@
-"""Files that rsync copies to machines with private disks and back. The tests write the files of trainers themselves."""
+"""Uploads to machines with private disks, and downloads of results. The tests write the files of the trainers."""
 
 import hashlib
 import json
@@ -102,7 +102,7 @@ def lab(emulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
-    """L36. The newest two checkpoints are here, and nothing is left on the machines but the workspace."""
+    """L36. The two newest checkpoints are downloaded, and the machines keep only the workspace."""
     with lab.files() as files:
         for epochs in range(1, 4):
             files.on_event(lab.save(epochs))
@@ -149,7 +149,7 @@ def test_a_valid_checkpoint_is_here_at_any_moment(lab):
 
 
 def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
-    """Only the manifest of the first machine counts, also if another machine has a newer one."""
+    """Only the manifest of the first machine is used, even if another machine has a newer one."""
     with lab.files():
         lab.save(2)
         publish_checkpoint(
@@ -164,7 +164,7 @@ def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
 
 
 def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
-    """L37. The folders stay until everything is here."""
+    """L37. The folders on the machines are kept until all files are downloaded."""
     files = lab.files()
     with pytest.raises(JobError) as caught, files:
         files.on_event(lab.save(1))
@@ -200,7 +200,7 @@ def test_a_full_disk_here_keeps_the_cause_of_a_failed_job(lab):
 
 
 def test_a_download_writes_into_the_run_folder_only(lab, monkeypatch):
-    """A command killed during a download then leaves nothing in the temporary folder."""
+    """Therefore a command that is killed during a download leaves no files in the temporary folder."""
     targets = []
     monkeypatch.setattr(RemoteFiles, "_fetch", lambda _self, _machine, target, rules: targets.append((target, rules)))
     lab.files().finish()
@@ -227,14 +227,14 @@ def test_only_what_differs_is_uploaded(lab):
 @pytest.mark.parametrize(
     ("program", "message", "remedy"),
     [
-        ("echo Welcome", "is your shell clean", ".bashrc there must print to terminals only"),
+        ("echo Welcome", "is your shell clean", ".bashrc must print nothing to programs"),
         ("echo sh: rsync: not found >&2; exit 127", "rsync: not found", "sudo apt install rsync"),
         ("exec sleep 30", "io timeout after 2 seconds", ""),
         ("echo disk on fire >&2; exit 9", "disk on fire", ""),
     ],
 )
 def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
-    """The error names the machine and the cause, and nothing stays on the other machine."""
+    """The error names the machine and the cause, and the other machine keeps no files."""
     monkeypatch.setattr(remote_files, "SILENCE_SECONDS", 2)
     files = lab.files()
     path = lab.cluster.on_disk(lab.cluster.machines[1], lab.bin / "rsync")

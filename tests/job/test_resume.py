@@ -1,4 +1,4 @@
-"""Runs that are ended in the middle and continued: the losses are those of a run that was left alone."""
+"""Interrupted runs that continue have the same losses as an uninterrupted run."""
 
 import json
 import os
@@ -28,8 +28,8 @@ EPOCHS = 3
 
 
 @pytest.mark.cluster
-def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(finished_run, nothing_left, tmp_path):
-    """So two commands with the same options give the same numbers, too, here with a date as the seed."""
+def test_two_machines_continue_after_a_killed_trainer_and_a_killed_coordinator(finished_run, nothing_left, tmp_path):
+    """Therefore two commands with the same options also have equal results. The seed is a date."""
     common, finished, out = finished_run.options, finished_run.out, tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in printed
@@ -59,7 +59,7 @@ def test_two_machines_go_on_after_a_killed_trainer_and_a_killed_coordinator(fini
 
 
 @pytest.mark.cluster
-def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left, tmp_path):
+def test_two_machines_continue_in_the_middle_of_an_epoch(finished_run, nothing_left, tmp_path):
     """L2. The first SIGTERM saves in the middle of an epoch. The resumed run repeats no step and has equal losses."""
     common, finished, out = [*finished_run.options], finished_run.out, tmp_path / "run"
     slow = [*common, "--wire", "50mbit"]  # time to be told in an epoch
@@ -89,8 +89,8 @@ def test_two_machines_go_on_in_the_middle_of_an_epoch(finished_run, nothing_left
 
 
 @pytest.mark.cluster
-def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
-    """A trainer is frozen: the others wait for it, and the job is not waited for longer than its limit."""
+def test_a_job_that_cannot_save_ends_at_its_time_limit(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
+    """One trainer is frozen, so the others cannot save. The job ends at its time limit."""
     monkeypatch.setattr(train, "SAVING_SECONDS", 1.0)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     told: list[float] = []
@@ -114,8 +114,8 @@ def test_ranks_that_cannot_save_in_time_end_as_ever(emulation, nothing_left, par
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_one_process_goes_on_after_it_was_killed(single_run, tmp_path):
-    """L38. The last event may be cut off."""
+def test_one_process_continues_after_it_was_killed(single_run, tmp_path):
+    """L38. The last event may be incomplete."""
     out, arguments = tmp_path / "run", single_run.options
     start_and_kill(arguments, out, 1, lambda run: run.kill())
     (out / "checkpoint" / "epoch-0009").mkdir()  # what a save leaves that is killed in the middle
@@ -156,7 +156,7 @@ def test_resume_without_a_checkpoint(tmp_path, run_here):
 
 
 def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw, run_here):
-    """The user's own files in checkpoint/ do not disturb it, and stay."""
+    """Files of the user in checkpoint/ are ignored and kept."""
     out = tmp_path / "run"
     shutil.copytree(single_run.out, out)
     keep, notes = out / "checkpoint" / "epoch-0002-best-keep", out / "checkpoint" / ".ipynb_checkpoints"
@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_pat
 
 
 def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(single_run, tmp_path):
-    """It was ended between the last checkpoint and the end: there is no epoch left, and still something to do."""
+    """The run was stopped after its last checkpoint. It trains no further epoch and evaluates the model."""
     out = tmp_path / "run"
     shutil.copytree(single_run.out, out)
     for name in ("result.json", "predictions.npy"):
@@ -237,8 +237,8 @@ print((folder / "run" / "result.json").read_text())
 """
 
 
-def test_a_full_disk_names_the_file_and_the_run_goes_on_when_there_is_space(single_run, emulation, tmp_path, saw):
-    """One checkpoint takes about 115 kB: the first fits, the second, beside it, does not."""
+def test_a_full_disk_names_the_file_and_the_run_continues_when_there_is_space(single_run, emulation, tmp_path, saw):
+    """One checkpoint has about 115 kB. There is space for the first one only."""
     arguments = single_run.options
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A partition that exists is found without loading the data set again."""
+"""An existing partition is found without loading the data set."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Whole runs through the command line: complete results, and agreement with one process."""
+"""Complete runs of ``train``: the files of the results, and agreement with a single process."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ RESULT_KEYS = {
 
 
 def check_checkpoint(out: Path, dataset: Dataset) -> None:
-    """The saved weights, evaluated on the plain graph, predict what the machines predicted together."""
+    """Check that the saved weights on the whole graph have the predictions of the distributed evaluation."""
     config = TrainConfig.from_dict(json.loads((out / "checkpoint" / "config.json").read_text()))
     model = build_graphsage(config, dataset.num_features, dataset.num_classes)
     model.load_state_dict(load_file(out / "checkpoint" / "model.safetensors"))
@@ -69,8 +69,8 @@ def test_two_machines_from_the_command_line(finished_run):
     ("asked", "samplers", "compact"),
     [({}, 0, True), ({"task": "embedding"}, 0, False), ({"loader": "dgl"}, 0, False), ({}, 1, False)],
 )
-def test_parts_are_in_graphbolt_s_format_where_no_edge_has_a_number(partition_of, tmp_path, asked, samplers, compact):
-    """DGL's sampler, sampler processes and the other tasks read parts in DGL's format, six times as large."""
+def test_parts_are_in_graphbolt_s_format_if_edges_need_no_ids(partition_of, tmp_path, asked, samplers, compact):
+    """DGL's sampler, sampler processes and other tasks need parts in DGL's format, which are six times as large."""
     layout = Layout(emulate=2, samplers=samplers)
     partition = partition_of(2)
     plan = make_plan(partition, layout.make_backend(), layout, TrainConfig(**asked), tmp_path, tmp_path / "logs")
@@ -106,7 +106,7 @@ def test_single_process(single_run):
     ids=["real data", "default data"],
 )
 def test_two_machines_agree_with_one_process(options, score, least, difference, emulation, data_root, tmp_path):
-    """One process takes as many seeds per step. The real data are those of Amazon computers."""
+    """Both runs use the same number of seed nodes per step. The real data set is Amazon computers."""
     words = options.split()
     if real := "--scale" not in words:
         path = str(shared_data("amazon_computers", "amazon_co_buy_computer.npz"))

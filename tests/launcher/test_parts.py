@@ -97,7 +97,7 @@ def test_shared_memory_that_is_too_small(damaged, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**6))
     finding, compact = (the_fail(parts(each)) for each in (plan, replace(plan, command=ASKS)))
     needed, smaller = (int(re.findall(r"about (\d+) MB", each.detail)[0]) for each in (finding, compact))
-    assert finding.detail == f"1 MB free; the servers would put about {needed} MB there"
+    assert finding.detail == f"1 MB free; the servers need about {needed} MB"
     assert "docker: --shm-size=1g" in finding.remedy
     assert 10 <= needed < 20
     assert smaller < needed - 2

@@ -176,7 +176,7 @@ def test_homes_must_agree_and_rsync_needs_a_login_that_prints_nothing(ssh_lab, w
     done = ssh_lab.tutorial(*launch(workspace, tmp_path / "out"))
     error = done.stderr.splitlines()[0].removeprefix("error: ")
     assert error == "copying to machine-0: protocol version mismatch -- is your shell clean?"
-    assert ".bashrc there must print to terminals only" in done.stderr
+    assert ".bashrc must print nothing to programs" in done.stderr
     saw("over ssh: files are copied to a login whose .bashrc prints", error, None)
 
 

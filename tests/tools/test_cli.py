@@ -1,4 +1,4 @@
-"""Command line: a user's mistake is one line and exit code 2, found before anything is written or started."""
+"""Commands report a mistake in one line with exit code 2, before they write a file or start a process."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import pytest
 
 from tutorial_lib.job.folder import CheckpointOptions
 from tutorial_lib.job.layout import SshMachines
+from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
 from tutorial_lib.tools import jobs
 from tutorial_lib.tools.options import options_to_store, parse, run_command
 
@@ -54,7 +55,7 @@ def arguments_of(*words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("separator", ["-", "_"])
 def test_each_option_arrives_in_its_field(separator):
-    """Options have two spellings: with underscores, as DGL's launch tool has them, and with dashes."""
+    """Options can be written with underscores, as in DGL's launch tool, or with dashes."""
 
     def words(text: str) -> list[str]:
         return [f"--{word[2:].replace('-', separator)}" if word[:2] == "--" else word for word in text.split()]
@@ -93,7 +94,7 @@ def test_the_rest_of_the_line_belongs_to_the_command():
     ],
 )
 def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path, monkeypatch):
-    """Without another place, the machines of the address file are used over ssh."""
+    """Without an option for machines, ``launch`` uses the machines of the address file over ssh."""
     seen = []
     monkeypatch.setattr(jobs, "run_launch", lambda request, *_more, **_options: seen.append(request) or {})
     monkeypatch.chdir(tmp_path)
@@ -103,8 +104,8 @@ def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path,
     assert ((ssh := seen[0].ssh_machines) and ssh.ip_config) == (tmp_path / address_file if address_file else None)
 
 
-def test_a_run_goes_on_with_the_options_of_its_start(tmp_path, monkeypatch):
-    """Options that are given again replace the stored ones. A place that is given again replaces every place."""
+def test_a_run_continues_with_the_options_of_its_start(tmp_path, monkeypatch):
+    """Given options replace the stored ones. An option for machines replaces all stored options for machines."""
     seen = []
 
     def stop(_layout: Any, _ssh: Any, given: dict[str, Any]) -> None:
@@ -190,7 +191,8 @@ def test_a_run_folder_that_is_in_use_is_not_changed(tmp_path, run_here):
     ("saved", "command", "end", "code"),
     [
         ("checkpoint/manifest.json", "train --resume --out 'my runs/a'", KeyboardInterrupt(), 130),
-        ("delivery.json", "fetch 'my runs/a'", SystemExit(143), 143),  # a checkpoint may still be on the machines
+        # A checkpoint may still be on the machines.
+        ("pending_download.json", "fetch 'my runs/a'", SystemExit(143), 143),
     ],
 )
 def test_the_end_names_the_command_that_continues_the_run(end, code, saved, command, tmp_path, run_here, monkeypatch):
@@ -207,6 +209,26 @@ def test_the_end_names_the_command_that_continues_the_run(end, code, saved, comm
     assert done.returncode == code
     last = done.stderr.splitlines()[-1]
     assert last == f"to continue: python -m tutorial_lib {command}".replace("my runs", f"{tmp_path}/my runs")
+
+
+@pytest.mark.parametrize(("words", "code"), [("", 0), ("--emulate 2", 2), ("--wire 1gbit", 2), ("--own-disks", 2)])
+def test_train_replaces_forbidden_machines_only_if_the_user_did_not_choose_them(
+    words, code, tmp_path, run_here, monkeypatch
+):
+    """L31. Otherwise ``options.json`` would contain options that exclude each other, and ``--resume`` would fail."""
+    from tutorial_lib.job import train
+
+    layouts = []
+
+    def run_distributed(_source, layout, *_more):
+        layouts.append(layout)
+        if layout.emulate is None:
+            sys.exit()
+        raise EmulationUnavailable("no namespaces", "Allow them.")
+
+    monkeypatch.setattr(train, "run_distributed", run_distributed)
+    assert run_here("train", *words.split()).returncode == code
+    assert [layout.emulate for layout in layouts] == ([2] if words else [2, None])
 
 
 def test_data_and_partition_as_json(data_root, tmp_path, run_here):

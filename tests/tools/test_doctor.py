@@ -1,4 +1,4 @@
-"""The doctor: each check with the problem that it finds, and the machines that it looks at."""
+"""``doctor``: each check with the problem that it reports, and the examined machines."""
 
 import json
 import os
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
         ("import os; os.kill(os.getpid(), 9)", "fail", "killed by signal 9"),
         ("import time; time.sleep(100)", "fail", "did not end within 2 s"),
         ("print('note'); print('no library')", "ok", "no library"),
-        (prepare.TRIAL, "ok", "dgl 2.1.0 works with torch "),
+        (prepare.IMPORT_CODE, "ok", "dgl 2.1.0 works with torch "),
     ],
 )
 def test_trial_imports(code, status, detail):
@@ -57,7 +57,7 @@ def over_ssh(tmp_path, monkeypatch):
 
 
 def test_real_machines(over_ssh, partition_of):
-    """This computer as one that is reached over ssh."""
+    """The machine over ssh is this computer."""
     findings = over_ssh('echo "Welcome!"; exec sh -c "$last"', part_config=partition_of(1).config)
     found = {finding.check: finding.status for finding in findings}
     assert {found[check] for check in ("machines", "versions", "address", "partition", "clock")} == {"ok"}

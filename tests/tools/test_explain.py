@@ -1,4 +1,4 @@
-"""``explain`` knows all failures of docs/faults.md and common messages of DGL, torch and NCCL, and guesses nothing."""
+"""``explain`` recognizes all failures of docs/faults.md and common messages of DGL, torch and NCCL."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ EFFECT = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.2]:
 
 
 def table() -> list[tuple[str, str]]:
-    """Return fault and message of each row of docs/faults.md, without faults that are no failure of the job."""
+    """Return fault and message of each row of docs/faults.md, except faults without a failure of the job."""
     text = (ROOT / "docs" / "faults.md").read_text().split("<!-- end of make fault-table -->")[0]
     rows = re.findall(r"^\| (.+?) \| `(.+)` \| [^|]* \|$", text, flags=re.MULTILINE)
     return [(fault, seen) for fault, seen in rows if not seen.startswith(("none:", "nothing:"))]
@@ -36,7 +36,7 @@ MESSAGES = [
     ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible", "shared memory is full"),
     ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device", "one GPU for two ranks"),
     ("RuntimeError: The server socket has failed. errno: 98 - Address already in use", "a port that is taken"),
-    ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2", "ranks that never met"),
+    ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2", "a failed rendezvous"),
     ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA is out of memory"),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", "out of memory"),
     ("AttributeError: 'NoneType' object has no attribute 'ntypes'", "a graph name that the servers do not have"),
@@ -44,7 +44,7 @@ MESSAGES = [
     ("AssertionError: Distributed module is not initialized. Please call", "a call of DGL before initialize"),
     ("python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory", "a missing script"),
     ("FileNotFoundError: [Errno 2] No such file or directory: 'parts/grpah.json'", "a missing part config"),
-    ("error: server 0 on machine-0: ended before the trainers; does the command call", "a server without its clients"),
+    ("error: server 0 on machine-0: ended before the trainers; does the command call", "a server without clients"),
 ]
 
 
@@ -65,7 +65,7 @@ def test_nothing_is_guessed(tmp_path):
 
 
 def test_the_exception_of_the_failed_rank_is_first(tmp_path, run_here):
-    """The report of the launcher comes before the logs, whose lines can be older and have other causes."""
+    """The report of the launcher is printed before the logs, whose lines can be older and have other causes."""
     logs = tmp_path / "run" / "machine-0"
     logs.mkdir(parents=True)
     (logs / "trainer-0.log").write_text("a\nCUDA error: out of memory\nCUDA out of memory \x1b[2J\n" + EFFECT)

@@ -1,4 +1,4 @@
-"""The finale and its report: recipe, estimate, checked predictions, and a real finale that is interrupted."""
+"""``finale`` and its report: recipe, estimate, checked predictions, and an interrupted run."""
 
 import contextlib
 import json

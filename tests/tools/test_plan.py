@@ -1,4 +1,4 @@
-"""``plan``: estimates agree with measurements and with each other, and a mistake is one sentence."""
+"""``plan``: estimates agree with measurements and are consistent, and a mistake is reported in one sentence."""
 
 import json
 import math

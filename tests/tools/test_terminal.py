@@ -1,4 +1,4 @@
-"""Terminals, pipes and logins that go away, closed outputs, and a locale without letters beyond ASCII."""
+"""Closed terminals, pipes, logins and outputs, and a locale that has only ASCII letters."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def command(root: Path, out: Path, epochs: int = 2) -> list[str]:
 
 
 def check_whole(out: Path) -> None:
-    """The run has its result, and nothing but events is in its events."""
+    """Check that the run has a result and that ``events.jsonl`` contains only events."""
     assert len(json.loads((out / "result.json").read_text())["epochs"]) == 2
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     assert [event["epoch"] for event in events if event["kind"] == "epoch"] == [0, 1]
@@ -35,7 +35,7 @@ def check_whole(out: Path) -> None:
     ],
 )
 def test_an_output_that_cannot_be_written_does_not_end_the_run(shell, warning, small_dataset, data_root, tmp_path):
-    """L5. The reader has gone, descriptors 0 to 2 are closed (events.jsonl must not get one of them), a full disk."""
+    """L5. The reader is gone, descriptors 0 to 2 are closed (events.jsonl must not reuse one), or the disk is full."""
     words = ["bash", "-c", shell, "bash", *command(data_root, tmp_path / "run")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_an_output_that_cannot_be_written_does_not_end_the_run(shell, warning, s
 @pytest.mark.whole_run
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
-    """L3. SIGHUP ends a run with a sentence and an exit code, also when it comes twice. nohup ignores it."""
+    """L3. One or two SIGHUP end a run with a sentence and an exit code. Under nohup, SIGHUP is ignored."""
     run = subprocess.Popen(
         command(data_root, tmp_path / "run", epochs=100_000),
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""``trace``: spans do not overlap, clocks are corrected, and a part of a run is enough."""
+"""``trace``: spans do not overlap, clocks are corrected, and an incomplete run is shown."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def step(number: int, time: float, rank: int = 0, **more) -> dict:
 
 
 def spans_of(run: Path) -> Spans:
-    """Write the trace of a run, and return name, start and end in seconds of its spans. None of a track overlap."""
+    """Return name, start and end in seconds of the spans in the trace of a run, and check that they do not overlap."""
     trace(run)
     spans = defaultdict(list)
     complete = [e for e in json.loads((run / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
@@ -49,7 +49,7 @@ def trace_of(tmp_path: Path, *lines: dict | str) -> Spans:
 
 
 def test_a_step_ends_at_its_time_and_has_its_phases_in_order(tmp_path):
-    """The phases and the times of the background thread have tracks of their own."""
+    """The phases and the spans of the background thread have separate tracks."""
     spans = trace_of(
         tmp_path,
         step(0, 101.0, sampling=0.1, pull=0.2, forward=0.3, backward=0.4),
@@ -79,7 +79,7 @@ def test_times_are_corrected_by_the_last_comparison_of_clocks(tmp_path):
 
 
 def test_the_last_start_of_a_run_is_shown_as_far_as_its_events_go(tmp_path):
-    """L38. The last event of a killed job may be cut off."""
+    """L38. The last event of a killed job may be incomplete."""
     check, cut = {"kind": "stage", "stage": "checks"}, json.dumps(step(1, 990.0, forward=0.5))[:70]
     spans = trace_of(
         tmp_path, {**check, "time": 1.0}, step(0, 2.0), {**check, "time": 900.0}, step(1, 950.0, pull=1.0), cut

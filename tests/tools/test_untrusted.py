@@ -1,4 +1,4 @@
-"""A run folder of a stranger, or a damaged one: nothing in it runs a program, and each defect is one sentence."""
+"""Run folders of other users and damaged ones: no file in them runs a program, and each defect is one sentence."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from tutorial_lib.tools.options import NEEDS_TRUST
 
 EVIL = "ProxyCommand touch \x1b[2Jpwned"
-DELIVERY = {"folder": "/scratch/results/run-0123abcd", "machines": [["machine-0", "192.0.2.1"]]}
+PENDING = {"folder": "/scratch/results/run-0123abcd", "machines": [["machine-0", "192.0.2.1"]]}
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ssh_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that exists once an ssh client was started; it holds the client's arguments."""
+    """Return a file that exists when an ssh client was started. It contains the arguments of the client."""
     started, folder = tmp_path / "ssh-started", tmp_path / "bin"
     folder.mkdir()
     (folder / "ssh").write_text(f'#!/bin/sh\necho "$@" >> {started}\nexit 255\n')
@@ -33,7 +33,7 @@ def ssh_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(done: subprocess.CompletedProcess) -> str:
-    """The error line of a command that ended with a sentence and exit code 2."""
+    """Return the error line of a command that exited with code 2."""
     assert "Traceback" not in done.stderr
     assert done.returncode == 2, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
@@ -85,11 +85,11 @@ def test_an_ordinary_run_is_not_asked_about_and_a_stored_trust_is_not_trusted(ru
     assert "/tmp/stranger" in refused(run_here("train", "--resume", "--out", str(run)))
 
 
-def test_fetch_connects_to_nobody_without_trust(run, run_here, ssh_started):
-    (run / "delivery.json").write_text(json.dumps({**DELIVERY, "config": "/tmp/stranger/config"}))
+def test_fetch_does_not_connect_without_trust(run, run_here, ssh_started):
+    (run / "pending_download.json").write_text(json.dumps({**PENDING, "config": "/tmp/stranger/config"}))
     done = run_here("fetch", str(run))
     line = refused(done)
-    for shown in ("delivery.json", "/tmp/stranger/config", "192.0.2.1", DELIVERY["folder"]):
+    for shown in ("pending_download.json", "/tmp/stranger/config", "192.0.2.1", PENDING["folder"]):
         assert shown in line
     assert "add --trust" in done.stderr
     assert not ssh_started.exists()
@@ -121,15 +121,15 @@ def test_options_that_are_no_file(run, run_here):
     "content",
     [
         *("", "[]", "5", DEEP, "{}", '{"starts": []}'),
-        json.dumps({**DELIVERY, "folder": "/home/victim"}),
-        json.dumps({**DELIVERY, "folder": "/scratch/results/../../home-0123abcd/x"}),
-        json.dumps({**DELIVERY, "port": "-oProxyCommand=x"}),
-        json.dumps({**DELIVERY, "machines": []}),
+        json.dumps({**PENDING, "folder": "/home/victim"}),
+        json.dumps({**PENDING, "folder": "/scratch/results/../../home-0123abcd/x"}),
+        json.dumps({**PENDING, "port": "-oProxyCommand=x"}),
+        json.dumps({**PENDING, "machines": []}),
     ],
 )
-def test_deliveries_of_wrong_types(content, run, run_here, ssh_started):
-    (run / "delivery.json").write_text(content)
-    assert "delivery.json is damaged" in refused(run_here("fetch", str(run), "--trust"))
+def test_a_pending_download_with_wrong_fields(content, run, run_here, ssh_started):
+    (run / "pending_download.json").write_text(content)
+    assert "pending_download.json is damaged" in refused(run_here("fetch", str(run), "--trust"))
     assert not ssh_started.exists()
 
 
@@ -151,7 +151,7 @@ def event(**fields: object) -> str:
     ],
 )
 def test_events_of_wrong_types(content, run, run_here):
-    """The timeline shows what can be read, or says that nothing can."""
+    """The timeline shows the readable events, or the command reports the damage."""
     (run / "events.jsonl").write_text(content + "\n")
     done = run_here("trace", str(run))
     assert done.returncode == 0 or refused(done)
@@ -159,7 +159,7 @@ def test_events_of_wrong_types(content, run, run_here):
 
 
 def test_links_are_not_followed(run, run_here, single_run, tmp_path):
-    """Of a run that was continued, nothing is written to where a link leads."""
+    """A continued run never writes through a link."""
     precious = tmp_path / "precious"
     precious.write_text("half a line")
     shutil.copytree(single_run.out, run, dirs_exist_ok=True)

@@ -18,20 +18,17 @@ from typing import NoReturn
 NAME = "dgl.graphbolt"
 
 
-def graphbolt_problem() -> str | None:
-    """Return the reason why GraphBolt cannot be loaded, or None. Imports neither torch nor DGL."""
-    return find_graphbolt_problem(find_package_folders("dgl"))
-
-
 def find_package_folders(package: str) -> list[str]:
     spec = importlib.util.find_spec(package)
     return list(spec.submodule_search_locations or ()) if spec else []
 
 
-def find_graphbolt_problem(dgl_path: Iterable[str]) -> str | None:
-    """Return the reason why ``dgl.graphbolt`` cannot be loaded from the folders of the package ``dgl``, or None."""
-    paths = [path for folder in dgl_path for path in Path(folder, "graphbolt").glob("libgraphbolt_pytorch_*.so")]
-    built, loaded = sorted(path.stem.rpartition("_")[2] for path in paths), sys.modules.get("torch")
+def graphbolt_problem(dgl_folders: Iterable[str] | None = None) -> str | None:
+    """Return the reason why ``dgl.graphbolt`` cannot be loaded, or None. Imports neither torch nor DGL."""
+    folders = find_package_folders("dgl") if dgl_folders is None else dgl_folders
+    paths = [path for folder in folders for path in Path(folder, "graphbolt").glob("libgraphbolt_pytorch_*.so")]
+    built = sorted(path.stem.rpartition("_")[2] for path in paths)
+    loaded = sys.modules.get("torch")
     torch = str(loaded.__version__ if loaded else version("torch")).split("+")[0]
     if torch not in built:
         return f"this DGL has a GraphBolt library for torch {', '.join(built) or '(none)'}, but this is torch {torch}"
@@ -65,7 +62,7 @@ class Finder(Loader):
         importer = getattr(sys.modules.get("ogb.version"), "__spec__", None)
         if name == "outdated" and getattr(importer, "_initializing", False):
             raise ModuleNotFoundError("ogb does not ask for newer versions of itself here", name=name)
-        if name == NAME and (reason := find_graphbolt_problem(path or [])):
+        if name == NAME and (reason := graphbolt_problem(path or [])):
             return ModuleSpec(name, self, loader_state=reason, is_package=True)
         return None
 
@@ -74,6 +71,6 @@ class Finder(Loader):
 
 
 def install() -> None:
-    """Add the finder before those of Python, unless it is installed already."""
+    """Insert the finder at the front of ``sys.meta_path``. Further calls have no effect."""
     if not any(hasattr(finder, "tutorial_lib_finder") for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())

@@ -25,7 +25,7 @@ SHM_PATTERNS = [
     r"(.+)\1_\d+_(?:csc|csr|coo)_(?:indptr|indices|data|row|col)",
     r"dgl\.graphbolt\..+_(?:meta)?data(?:\.lock)?",
 ]
-STRUCTURE, GRAPHBOLT = "part_graph", "part_graph_graphbolt"
+DGL_STRUCTURE, GRAPHBOLT_STRUCTURE = "part_graph", "part_graph_graphbolt"  # keys of the partition description
 EVERYWHERE = "The path must exist on every machine. Partition again: python -m tutorial_lib partition"
 REPAIR = "Copy the file again from its source and compare sha256sum, or partition again into a new folder."
 CHECKSUM_BYTES = 1 << 30  # the checksum of a larger file would take too long
@@ -59,17 +59,19 @@ class JobPlan:
         """Return the job as the launcher runs it."""
         command = None if self.forks else list(self.command)
         trainer = Role("trainer", self.trainers, command, ranked=True, threads=self.omp_threads)
-        roles, checks, env = [trainer], [], dict[str, str]()
+        roles = [trainer]
+        checks = []
+        env: dict[str, str] = {}
         if self.part_config:
-            env = self._dgl_environment()
             identity = {"DGL_ROLE": "server", "DGL_SERVER_ID": "{global_index}"}
             server = Role("server", self.servers, command, identity, threads=self.server_threads, cpu_share=0.25)
-            early_end = "does the command call dgl.distributed.initialize?"
-            server = replace(server, listens=True, service=True, early_end=early_end)
+            question = "does the command call dgl.distributed.initialize?"
+            server = replace(server, listens=True, service=True, early_end=question)
             roles = [server, replace(trainer, env={"DGL_ROLE": "client"}, after="server")]
             graphbolt = any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in self.command)
             part = {"part_config": self.part_config, "machines": len(self.machines), "graphbolt": graphbolt}
             checks = [("tutorial_lib.job.dgl:check_part", part)]
+            env = self._dgl_environment()
         env |= {"DGLBACKEND": "pytorch", "TUTORIAL_COLLECTIVE_SECONDS": f"{self.collective_seconds:g}"}
         return JobSpec(
             machines=list(self.machines),
@@ -93,10 +95,16 @@ class JobPlan:
     def _dgl_environment(self) -> dict[str, str]:
         """Return the variables that DGL reads in every process."""
         clients = len(self.machines) * self.trainers * (1 + self.samplers)  # with a wrong number, servers wait forever
-        env = {"DGL_DIST_MODE": "distributed", "DGL_IP_CONFIG": self.ip_config, "DGL_CONF_PATH": self.part_config}
-        env |= {"DGL_NUM_SERVER": str(self.servers), "DGL_NUM_SAMPLER": str(self.samplers)}
-        env |= {"DGL_NUM_CLIENT": str(clients), "DGL_GRAPH_FORMAT": self.graph_format}
-        return {**env, "DGL_DIST_MAX_TRY_TIMES": CONNECT_TRIES}
+        return {
+            "DGL_DIST_MODE": "distributed",
+            "DGL_IP_CONFIG": self.ip_config,
+            "DGL_CONF_PATH": self.part_config,
+            "DGL_NUM_SERVER": str(self.servers),
+            "DGL_NUM_SAMPLER": str(self.samplers),
+            "DGL_NUM_CLIENT": str(clients),
+            "DGL_GRAPH_FORMAT": self.graph_format,
+            "DGL_DIST_MAX_TRY_TIMES": CONNECT_TRIES,
+        }
 
 
 def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
@@ -108,7 +116,8 @@ def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
         description = read_json(config, JsonObject, EVERYWHERE)
     except FileNotFoundError as error:
         raise InputError(f"cannot read {config}: {error.strerror}", EVERYWHERE) from None
-    parts, entry = description.get("num_parts"), description.get(f"part-{index}")
+    parts = description.get("num_parts")
+    entry = description.get(f"part-{index}")
     if parts != machines or not isinstance(entry, dict):
         message = f"{config} has {parts} parts for {machines} machines; each machine serves one part"
         raise InputError(message, f"Use --emulate {parts}, or partition again with --parts {machines}.")
@@ -124,11 +133,11 @@ def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) 
         yield Finding("partition", FAIL, error.message, error.remedy)
         return
     manifest = dict[Path, tuple[int, str]]()  # size and SHA-256
-    with contextlib.suppress(OSError, InputError, LookupError, TypeError, AttributeError):  # of other tools
+    with contextlib.suppress(OSError, InputError, LookupError, TypeError, AttributeError):  # a manifest of another tool
         listed = read_json(config.parent / "manifest.json", JsonObject)["files"]
         manifest = {config.parent / name: (file["bytes"], file["sha256"]) for name, file in listed.items()}
     sizes = {path: path.stat().st_size if path.is_file() else 0 for path in [config, *files.values()]}
-    pickled = files.get(GRAPHBOLT)  # DGL unpickles this file
+    pickled = files.get(GRAPHBOLT_STRUCTURE)  # DGL unpickles this file
     for path, size in sizes.items():
         expected, digest = manifest.get(path, (None, None))
         digest = digest if size <= CHECKSUM_BYTES or path == pickled else None
@@ -140,12 +149,12 @@ def check_part(index: int, *, part_config: str, machines: int, graphbolt: bool) 
     if pickled and pickled not in manifest:
         detail = f"manifest.json has no checksum of {pickled}; if GraphBolt is used, DGL unpickles it, which can run "
         yield Finding("partition format", OK, f"{detail}any code", "Use such a file only if you trust its author.")
-    graph_key = GRAPHBOLT if graphbolt else STRUCTURE
     # A server that fills /dev/shm is killed by SIGBUS without a message. DGL 2.1.0 needs the size of the features, and
     # for the format csc as much as graph.dgl has. All servers of a machine share this memory.
-    loaded_sizes = [sizes[path] for key, path in files.items() if key in (graph_key, "node_feats", "edge_feats")]
-    needed, free = sum(loaded_sizes), shutil.disk_usage(SHM).free
-    detail = f"{free / 1e6:.0f} MB free; the servers would put about {needed / 1e6:.0f} MB there"
+    loaded = [GRAPHBOLT_STRUCTURE if graphbolt else DGL_STRUCTURE, "node_feats", "edge_feats"]
+    needed = sum(sizes[files[key]] for key in loaded if key in files)
+    free = shutil.disk_usage(SHM).free
+    detail = f"{free / 1e6:.0f} MB free; the servers need about {needed / 1e6:.0f} MB"
     size = 2 * needed // 10**9 + 1
     remedy = f"sudo mount -o remount,size={size}G /dev/shm (docker: --shm-size={size}g), or use more and smaller parts."
     yield verdict(free >= needed, "/dev/shm", detail, remedy)

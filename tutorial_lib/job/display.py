@@ -9,7 +9,7 @@ from rich.filesize import decimal as human_bytes
 from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.coordinator import Event
 
-LINES = {  # of kinds of events and of stages
+LINES = {  # lines by kind of event or stage
     "servers": "DGL servers are loading their parts",
     "trainers": "trainers are starting and connecting",
     "joined": "rank {rank} joined on {machine}",
@@ -30,7 +30,7 @@ class RunDisplay:
     On a terminal, a last line shows the progress of rank 0.
     """
 
-    epochs = 0  # of the run, 0 if unknown
+    epochs = 0  # epochs of the run, 0 if unknown
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet, self.start = quiet, time.monotonic()
@@ -66,7 +66,7 @@ SILENT = RunDisplay(quiet=True)
 
 
 def describe_event(event: Event, epochs: int) -> str:
-    """Return the line for an event, or an empty text for an event without one."""
+    """Return the line for an event, or an empty string for an event without one."""
     fields = {**event, **{name: event[name] + 1 for name in ("epoch", "step") if name in event}}  # counted from 0
     fields |= {"total": epochs, "width": len(str(epochs)), "place": f"epoch {event.get('epochs')}"}
     if "epochs" in event and "step" in event:

@@ -19,6 +19,7 @@ from tutorial_lib.launcher.coordinator import Event
 from tutorial_lib.trainer import manifest as manifests
 
 OPTIONS_FILE = "options.json"
+PENDING_FILE = "pending_download.json"  # see remote_files.py
 
 
 @dataclass(frozen=True)
@@ -66,26 +67,19 @@ def check_right_to_write(out: Path) -> None:
 
 
 def continue_command(kind: str, out: Path) -> str:
-    """Return the command that continues a run of ``train`` or ``finale``, or an empty text if nothing was saved yet."""
-    program, folder = "python -m tutorial_lib", shlex.quote(str(out))
+    """Return the command that continues a run of ``train`` or ``finale``, or an empty string if nothing was saved."""
+    folder = shlex.quote(str(out))
     if manifests.has_checkpoint(out / "checkpoint"):
-        return f"{program} {kind} --resume --out {folder}"
-    return f"{program} fetch {folder}" if (out / "delivery.json").exists() else ""
-
-
-@contextlib.contextmanager
-def lock_run_folder(out: Path) -> Iterator[None]:
-    """Make, lock and check a run folder. A WaitedTooLong names another program that runs in it."""
-    with lock_folder(out, 0.0):
-        check_right_to_write(out)
-        yield
+        return f"python -m tutorial_lib {kind} --resume --out {folder}"
+    return f"python -m tutorial_lib fetch {folder}" if (out / PENDING_FILE).exists() else ""
 
 
 class EventLog:
     """Writes ``events.jsonl``, stores the events of this start, and passes each one on to the display."""
 
     def __init__(self, file: FileIO, display: RunDisplay, resumed: list[manifests.EpochResult]) -> None:
-        self.file, self.display, self.resumed, self.events = file, display, resumed, list[Event]()
+        self.file, self.display, self.resumed = file, display, resumed
+        self.events: list[Event] = []
         file.truncate(file.read().rfind(b"\n") + 1)  # a killed program or a full disk can cut off the last event
 
     def write(self, event: Event) -> None:
@@ -103,15 +97,16 @@ def open_run(
 ) -> Iterator[EventLog]:
     """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
 
-    If the block raises an InputError before a process was started, a new folder is removed.
+    A WaitedTooLong names another program in the folder. After an InputError of the block, a new folder is removed.
     """
-    with lock_run_folder(out):
+    with lock_folder(out, 0.0):
         check_run_folder(out, resume=checkpointing.resume)
-        resumed, checkpoints = list[manifests.EpochResult](), out / "checkpoint"
+        checkpoints = out / "checkpoint"
+        resumed: list[manifests.EpochResult] = []
         if checkpointing.resume and settings:
             saved = manifests.read_checkpoint(checkpoints).manifest
             manifests.check_same_settings(saved.description, settings, checkpoints)
-            manifests.remove_checkpoints(checkpoints)  # of an interrupted save
+            manifests.remove_checkpoints(checkpoints)  # left by an interrupted save
             resumed = saved.epochs
         if checkpointing.options is not None:
             write_json(out / OPTIONS_FILE, checkpointing.options)

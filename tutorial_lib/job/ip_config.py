@@ -24,7 +24,8 @@ def read_ip_config(path: Path) -> list[Machine]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        location, (address, *rest) = f"{path}, line {number}", line.split()
+        location = f"{path}, line {number}"
+        address, *rest = line.split()
         try:
             address = str(ipaddress.IPv4Address(address))
         except ValueError:

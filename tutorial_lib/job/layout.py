@@ -1,6 +1,5 @@
 """The machines and processes of a run, and ``launch``, which runs any script with the options of DGL's launch tool."""
 
-import contextlib
 import re
 import shlex
 import sys
@@ -115,14 +114,13 @@ class Layout:
             return LocalBackend(self.servers)
         return EmulatedBackend(self.emulate, wire=self.wire, own_disks=self.own_disks, private=private)
 
-    def limits(self) -> Limits:
-        return Limits(serving=self.serving_timeout, job=self.timeout, stall=self.stall_timeout or None)
+    def limits(self, saving: float = 0.0) -> Limits:
+        return Limits(serving=self.serving_timeout, job=self.timeout, stall=self.stall_timeout or None, saving=saving)
 
     def plan(self, backend: Backend, **fields: Any) -> JobPlan:
         """Return the plan of a job on machines whose agents have started, with further ``fields``."""
         if not (self.ssh_machines and self.ssh_machines.allow_public):
             check_private(backend.machines)  # a backend can look up addresses when the agents have started
-        threads = self.server_threads or (1 if backend.traits.one_computer else None)
         return JobPlan(
             machines=backend.machines,
             master_port=backend.master_port,
@@ -132,7 +130,7 @@ class Layout:
             collective_seconds=self.collective_timeout,
             show_output=self.show_output,
             servers=self.servers,
-            server_threads=threads,
+            server_threads=self.server_threads or (1 if backend.traits.one_computer else None),
             **fields,
         )
 
@@ -144,16 +142,16 @@ def run_on_machines(
 
     ``plan`` has the paths of this computer. Returns the resources that each machine used.
     """
-    with contextlib.ExitStack() as stack:
-        remote_plan = plan
-        if (copy_to := agents.backend.traits.copy_to) is not None:
-            files = RemoteFiles(agents.backend, out, on_event, uploads)
-            command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
-            paths = {name: getattr(plan, name) for name in ("part_config", "ip_config", "log_dir")}
-            remote_paths = {name: files.locate(path) for name, path in paths.items() if path}
-            remote_plan = replace(plan, cwd=copy_to, command=command, **remote_paths)
-            on_event = stack.enter_context(files).on_event
-        return Coordinator(agents, plan.to_spec(), on_event, limits, remote_plan.to_spec()).run_job()
+    copy_to = agents.backend.traits.copy_to
+    if copy_to is None:
+        return Coordinator(agents, plan.to_spec(), on_event, limits).run_job()
+    files = RemoteFiles(agents.backend, out, on_event, uploads)
+    command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
+    paths = {name: getattr(plan, name) for name in ("part_config", "ip_config", "log_dir")}
+    remote_paths = {name: files.locate(path) for name, path in paths.items() if path}
+    remote_plan = replace(plan, cwd=copy_to, command=command, **remote_paths)
+    with files:
+        return Coordinator(agents, plan.to_spec(), files.on_event, limits, remote_plan.to_spec()).run_job()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,14 +195,7 @@ def split_command(command: Sequence[str]) -> tuple[list[str], bool]:
         raise InputError(f"cannot parse the command {text!r}: {error}") from None
 
 
-def parse_environment(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the variables of ``--extra_envs``."""
-    if invalid := [pair for pair in pairs if not re.match(r"[A-Za-z_]\w*=", pair)]:
-        raise InputError(f"--extra_envs: {invalid[0]!r} is not NAME=VALUE")
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
+def write_or_compare_ip_config(path: Path, machines: Sequence[Machine]) -> None:
     """Write the address file. A file that lists other machines is an error and is not overwritten."""
     addresses = [machine.address for machine in machines]
     if path.exists() and [machine.address for machine in read_ip_config(path)] != addresses:
@@ -216,16 +207,19 @@ def provide_ip_config(path: Path, machines: Sequence[Machine]) -> None:
 def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: bool = False) -> dict[str, MachineUse]:
     """Run the command and return the resources that each machine used. ``verbose`` shows the added variables."""
     command, shell = split_command(request.command)
-    environment = parse_environment(request.extra_envs)
-    workspace, out = request.workspace.resolve(), request.out.absolute()
+    if invalid := [pair for pair in request.extra_envs if not re.match(r"[A-Za-z_]\w*=", pair)]:
+        raise InputError(f"--extra_envs: {invalid[0]!r} is not NAME=VALUE")
+    workspace = request.workspace.resolve()
+    out = request.out.absolute()
     backend = request.make_backend(out, workspace)
     part_config = ip_config = None
     if request.part_config is not None:
-        part_config, ip_config = ((workspace / path).resolve() for path in (request.part_config, request.ip_config))
+        part_config = (workspace / request.part_config).resolve()
+        ip_config = (workspace / request.ip_config).resolve()
         read_part(part_config, 0, len(backend.machines))
     with open_run(out, display, CheckpointOptions()) as log, backend, Agents(backend, out, display.say) as agents:
         if ip_config is not None and not backend.traits.reads_ip_config:
-            provide_ip_config(ip_config, backend.machines)
+            write_or_compare_ip_config(ip_config, backend.machines)
         plan = request.plan(
             backend,
             command=command,
@@ -236,7 +230,7 @@ def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: boo
             cwd=str(workspace),
             graph_format=request.graph_format,
             omp_threads=request.num_omp_threads,
-            env=environment,
+            env=dict(pair.split("=", 1) for pair in request.extra_envs),
         )
         if verbose:
             display.show(f"{describe_environment(plan.to_spec())}\n")

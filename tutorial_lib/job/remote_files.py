@@ -2,7 +2,7 @@
 
 The folder ``--copy_to`` on the machines contains the workspace of ``launch``, the partitions of ``train`` in
 ``partitions/``, and the run folder in ``results/``, which is removed after a complete download. Until then,
-``delivery.json`` in the run folder names the machines, so that ``fetch`` and ``--resume`` can finish.
+``pending_download.json`` in the run folder names the machines, so that ``fetch`` and ``--resume`` can finish.
 """
 
 import contextlib
@@ -23,30 +23,30 @@ import psutil
 
 from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, describe_exit_code, printable
 from tutorial_lib.files import fsync_path, read_json, write_json
+from tutorial_lib.job.folder import OPTIONS_FILE, PENDING_FILE
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.backends.remote import SshBackend
 from tutorial_lib.launcher.coordinator import Event, OnEvent
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.trainer.manifest import NEWEST, adopt_checkpoint, read_manifests
 
-PENDING_FILE = "delivery.json"
 JOB, IP_CONFIG = "job.json", "ip_config.txt"  # inputs of the trainers in the run folder
-ONLY_HERE = (JOB, IP_CONFIG, PENDING_FILE, "options.json", "events.jsonl", "result.json", "checkpoint/manifest*.json")
-SKIPPED = (".*", "__pycache__/", "runs/", "node_modules/")  # of a workspace
+NOT_FETCHED = [JOB, IP_CONFIG, PENDING_FILE, OPTIONS_FILE, "events.jsonl", "result.json", "checkpoint/manifest*.json"]
+SKIPPED = (".*", "__pycache__/", "runs/", "node_modules/")  # not copied from a workspace
 SILENCE_SECONDS = 300  # rsync sends nothing while it compares a large file
 # With -s, no shell expands a name. The progress makes rsync notice that this process was killed and its pipe is closed.
 RSYNC = ["rsync", "-rcs", "--no-h", "--stats", "--info=progress2", "--outbuf=N", "--partial-dir=.rsync-partial"]
 REMEDIES = {
-    "is your shell clean": "The ~/.bashrc there must print to terminals only. First line: [[ $- == *i* ]] || return",
+    "is your shell clean": "Its ~/.bashrc must print nothing to programs. Begin it with: [[ $- == *i* ]] || return",
     "not found": "Each machine needs rsync: sudo apt install rsync",
 }
-EFFECTS = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|safe_|write error|see the rsync manpage")
+CONSEQUENCE = re.compile(r"^\s*$|^rsync error:|unexpectedly closed|Broken pipe|safe_|write error|see the rsync manpage")
 Upload = tuple[Path, str, Path | None]  # folder here, folder below COPY_TO, and folder of the parts, if it has parts
 
 
 @dataclass(frozen=True)
 class PendingDownload:
-    """Content of ``delivery.json``: the folder of a run on its machines, and how to reach them over ssh."""
+    """Content of ``pending_download.json``: the folder of a run on its machines, and how to reach them over ssh."""
 
     folder: str
     machines: list[tuple[str, str]]  # names and addresses, machine 0 first
@@ -157,7 +157,7 @@ class RemoteFiles:
                     rules = ["+ /checkpoint/", f"+ /checkpoint/{NEWEST}", "- *"]
                     self._fetch(self.backend.machines[0], Path(folder), rules)
                 newest = read_manifests(Path(folder, "checkpoint")).get(NEWEST)
-            fetch = partial(self._fetch, target=self.run, rules=[f"- /{name}" for name in ONLY_HERE])
+            fetch = partial(self._fetch, target=self.run, rules=[f"- /{name}" for name in NOT_FETCHED])
             for machine, error in self._on_all(fetch).items():
                 problems.append(f"{error}; {machine.name} ({machine.address}) still has its results in {self.folder}")
             for path in self.run.rglob("*"):
@@ -176,7 +176,7 @@ class RemoteFiles:
     def _upload(self, machine: Machine) -> None:
         k, copied = self.backend.machines.index(machine), 0
         for source, target, parts in self.uploads:
-            if source == self.run:  # of a checkpoint, other machines need only their rows, and send back nothing else
+            if source == self.run:  # other machines need only their rows of a checkpoint
                 whole = ["- embeddings-*", "+ /checkpoint/***"] if k == 0 else ["+ /checkpoint/", "+ /checkpoint/*/"]
                 rules = [f"+ embeddings-{machine.name}.safetensors", f"+ /{JOB}", f"+ /{IP_CONFIG}", *whole, "- *"]
             else:
@@ -225,7 +225,7 @@ class RemoteFiles:
             file.seek(0)
             errors = file.read()
         if result.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy
-            causes = [line for line in errors.splitlines() if not EFFECTS.search(line)]
+            causes = [line for line in errors.splitlines() if not CONSEQUENCE.search(line)]
             cause = printable([describe_exit_code(result.returncode), *causes][-1])
             remedy = next((remedy for text, remedy in REMEDIES.items() if text in errors), "")
             raise JobError(f"{task} {machine.name}: {cause}", remedy)

@@ -7,14 +7,8 @@ from pathlib import Path
 from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, check_dataset_arguments, default_root, load_dataset
 from tutorial_lib.files import graph_name_of, replace_file
 from tutorial_lib.launcher.environment import package_digest
-from tutorial_lib.partition.folder import (
-    FORMAT_VERSION,
-    Log,
-    Partition,
-    load_partition_folder,
-    partition_dataset,
-    resolve_method,
-)
+from tutorial_lib.partition import Partition, load_partition_folder, partition_dataset
+from tutorial_lib.partition.folder import FORMAT_VERSION, Log, resolve_method
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,8 @@ class DataSource:
 
         Files are compared by their sizes and times, because reading a large data set takes minutes.
         """
-        root, path = self.root or default_root(), Path(self.name).expanduser()
+        root = self.root or default_root()
+        path = Path(self.name).expanduser()
         stem = STEMS.get(self.name, self.name.replace("-", "_"))
         paths = [path, *path.rglob("*")] if path.exists() else [*root.glob(f"{stem}*"), *root.glob(f"{stem}/**/*")]
         files = sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in paths if file.is_file())

@@ -5,7 +5,7 @@ import platform
 import resource
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,10 +15,10 @@ from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
-from tutorial_lib.files import JsonObject, write_json
+from tutorial_lib.files import JsonObject, lock_folder, write_json
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.job.display import SILENT, RunDisplay
-from tutorial_lib.job.folder import CheckpointOptions, EventLog, lock_run_folder, open_run
+from tutorial_lib.job.folder import CheckpointOptions, EventLog, check_right_to_write, open_run
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.remote_files import IP_CONFIG, JOB, fetch_results
@@ -48,7 +48,8 @@ def run_distributed(
     A partition must have one part for each machine. An InputError reports a failed check before the start, and a
     JobFailed the first cause of a failure.
     """
-    display.epochs, out = config.epochs, out.absolute()
+    display.epochs = config.epochs
+    out = out.absolute()
     data = source.folder if isinstance(source, Partition) else source.root or default_root()
     backend = layout.make_backend(out, data)
     count = len(backend.machines)
@@ -59,9 +60,10 @@ def run_distributed(
         display.say(f"reusing {partition.folder}")
     else:  # no reference to the graph is kept, because the servers load the parts again
         partition = source.partition(_load(source, config, display), count, display.say)
-    cut, train_nodes = partition.report.edge_cut_share, partition.report.train_nodes
-    display.say(f"{count} part(s), {cut:.1%} of the edges cut, train nodes {train_nodes}")
-    manifest, folder, info = partition.manifest, partition.folder, partition.manifest["dataset"]
+    report = partition.report
+    display.say(f"{count} part(s), {report.edge_cut_share:.1%} of the edges cut, train nodes {report.train_nodes}")
+    manifest = partition.manifest
+    info = manifest["dataset"]
     check_data(config.task, info)
     if config.task == "link" and "edge_map.npy" not in manifest["files"]:
         _ = partition.edge_map  # raises an error
@@ -69,10 +71,12 @@ def run_distributed(
     settings |= {"trainers": layout.trainers, "partition": manifest["files"]["node_map.npy"]["sha256"][:16]}
     settings |= config.to_dict()
     if checkpointing.resume:
-        with lock_run_folder(out):  # the machines of a killed run can have a newer checkpoint
+        with lock_folder(out, 0.0):  # the machines of a killed run can have a newer checkpoint
+            check_right_to_write(out)
             for problem in fetch_results(out, display.say, backend, trust=checkpointing.trust):
                 display.say(f"continuing without some results: {problem}")
-    start, logs = time.time(), out / "logs"
+    start = time.time()
+    logs = out / "logs"
     if logs.exists():  # the logs of earlier starts stay
         logs /= f"resume-{len(list(logs.glob('resume-*'))) + 1}"
     with open_run(out, display, checkpointing, settings) as log, backend, Agents(backend, logs, display.say) as agents:
@@ -80,13 +84,12 @@ def run_distributed(
         write_json(out / JOB, {**job, "checkpoint_every": checkpointing.every, "resume": checkpointing.resume})
         write_ip_config(out / IP_CONFIG, backend.machines)
         plan = make_plan(partition, backend, layout, config, out, logs)
-        uploads = [(folder, f"partitions/{folder.name}", partition.config.parent)]
-        limits = replace(layout.limits(), saving=SAVING_SECONDS)
-        usage = run_on_machines(agents, plan, limits, out, log.write, uploads)
+        uploads = [(partition.folder, f"partitions/{partition.folder.name}", partition.config.parent)]
+        usage = run_on_machines(agents, plan, layout.limits(SAVING_SECONDS), out, log.write, uploads)
     facts = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}
     facts |= {"machines": count, "trainers_per_machine": layout.trainers, "servers_per_machine": layout.servers}
-    facts |= {"samplers_per_trainer": layout.samplers, "partition": asdict(partition.report)}
-    return _write_result(out, facts, read_ids(folder), log, usage)
+    facts |= {"samplers_per_trainer": layout.samplers, "partition": asdict(report)}
+    return _write_result(out, facts, read_ids(partition.folder), log, usage)
 
 
 def _load(source: DataSource, config: TrainConfig, display: RunDisplay) -> Dataset:
@@ -132,9 +135,12 @@ def run_single(
     from tutorial_lib.trainer.checkpoint import CheckpointManager, export_weights
     from tutorial_lib.trainer.placement import choose_device
 
-    display.epochs, out = config.epochs, out.absolute()
-    placement, dataset = choose_device(device), _load(source, config, display)
-    _, start = dataset.graph, time.time()  # as in a distributed run, the time begins when the graph is in memory
+    display.epochs = config.epochs
+    out = out.absolute()
+    placement = choose_device(device)
+    dataset = _load(source, config, display)
+    _ = dataset.graph  # as in a distributed run, the time begins when the graph is in memory
+    start = time.time()
     settings = {"dataset": dataset.name, "data fingerprint": dataset.fingerprint()[:16], "machines": 1, "trainers": 1}
     settings |= {"partition": "single process", **config.to_dict()}
     with open_run(out, display, checkpointing, settings) as log:

@@ -1,1 +1,1 @@
-"""What a user calls: the command line, the doctor, the finale."""
+"""The commands of ``python -m tutorial_lib``."""

@@ -1,4 +1,4 @@
-"""``python -m tutorial_lib`` with its commands. Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+"""``python -m tutorial_lib``. Exit codes: 0 done, 1 failed, 2 wrong arguments or a failed check, 130 interrupted.
 
 SIGTERM and SIGHUP (the terminal or the login has ended) stop a command like Ctrl-C, with the exit codes 143 and 129.
 Under ``nohup`` a command ignores SIGHUP. A closed output, as in ``... | head -1``, does not stop a job.
@@ -21,8 +21,6 @@ from tutorial_lib.launcher.failure import JobFailed, describe_interruption
 from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.options import run_command
 
-RETRY_SECONDS = 0.05
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit. Every failure prints a sentence and has an exit code."""
@@ -30,10 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     jobs.STARTED_RUNS.clear()
     if sys.stdout is sys.__stdout__:  # a notebook or a test may have replaced the streams
         sys.stdout, sys.stderr = lasting_stream(sys.stdout, 1), lasting_stream(sys.stderr, 2)
-    words = list(sys.argv[1:] if arguments is None else arguments)
     code: object = 0
     try:
-        run_command(words)
+        run_command(sys.argv[1:] if arguments is None else arguments)
     except TutorialError as error:
         code = print_failure(error)
     except OSError as error:
@@ -111,7 +108,7 @@ def install_signal_handlers() -> None:
             frame = frame.f_back
         if frame is not None:
             signal.signal(signal.SIGALRM, lambda _number, later: handler(signum, later))
-            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)  # seconds
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt
         else:

@@ -10,9 +10,9 @@ from typing import Annotated
 import yaml
 
 from tutorial_lib.errors import InputError, JobError, printable
-from tutorial_lib.files import JsonObject, open_regular_file, replace_file
-from tutorial_lib.job.folder import lock_run_folder
-from tutorial_lib.job.remote_files import PENDING_FILE, fetch_results
+from tutorial_lib.files import JsonObject, lock_folder, open_regular_file, replace_file
+from tutorial_lib.job.folder import PENDING_FILE, check_right_to_write
+from tutorial_lib.job.remote_files import fetch_results
 from tutorial_lib.launcher.coordinator import FAILURE_FILE, Event
 from tutorial_lib.launcher.logs import truncate_line
 from tutorial_lib.tools.options import about, app
@@ -147,7 +147,8 @@ def fetch(
     run = run.absolute()
     if not (run / PENDING_FILE).is_file() and not (run / "events.jsonl").is_file():
         raise InputError(f"{run} is not the folder of a run with --copy_to: it has no {PENDING_FILE}")
-    with lock_run_folder(run):  # a running job downloads its results itself
+    with lock_folder(run, 0.0):  # a running job downloads its results itself
+        check_right_to_write(run)
         if not (run / PENDING_FILE).is_file():
             print(f"{run}: nothing is left to fetch")
             return

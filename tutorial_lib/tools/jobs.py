@@ -1,7 +1,6 @@
 """``train``: a run from data set to one score. ``finale``: a scripted run. ``launch``: any script."""
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +26,8 @@ from tutorial_lib.trainer.config import TrainConfig
 NOT_IN_FINALE = "seed fanouts loader cache ahead task embedding_size embedding_learning_rate"
 NOT_IN_LAUNCH = "ip_config device show_output out"
 STARTED_RUNS: dict[str, Path] = {}  # command and folder of the run that this process has begun
-LONG, SECONDS_PER_EDGE = 20 * 60, 3.2e-6  # the latter for data, partition and evaluation, on two cores
+LONG_RUN_SECONDS = 20 * 60
+SECONDS_PER_EDGE = 3.2e-6  # to load and partition the data, and to evaluate the model, on two cores
 # Mean and deviation of GraphSAGE with neighbor sampling: Hu et al. 2020 and the OGB leaderboard
 PUBLISHED = {"valid accuracy": (0.9170, 0.0009), "test accuracy": (0.7870, 0.0036)}
 PUBLISHED_NODES = 2_449_029  # a small graph in the format of ogbn-products may have its name
@@ -70,7 +70,7 @@ def train(
         else:
             result = run_distributed(source, layout, config, folder, display, checkpointing)
     except EmulationUnavailable as error:
-        if options.keys() & {*cli.MACHINE_OPTIONS, "wire"}:  # the user has asked for emulated machines
+        if options.keys() & {*cli.MACHINE_OPTIONS, "wire", "own_disks"}:  # the user has asked for emulated machines
             raise
         options |= {"machines": 1, "trainers": options.get("trainers", 2)}
         chosen = f"Continuing as train --machines 1 --trainers {options['trainers']}"
@@ -128,16 +128,16 @@ def finale(
 
 def confirm(source: DataSource, backend: Backend, trainers: int, config: TrainConfig, *, yes: bool) -> None:
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than is available."""
-    counts = {"machines": len(backend.machines), "trainers": trainers, "cores": len(os.sched_getaffinity(0))}
-    job = Job(**job_sizes(source), **counts, config=config, together=backend.traits.one_computer)
+    counts = {**job_sizes(source), "machines": len(backend.machines), "trainers": trainers}
+    job = Job(**counts, config=config, together=backend.traits.one_computer)
     estimated = estimate(job)
     seconds = config.epochs * estimated.epoch * (1 + job.val / job.train / 2) + SECONDS_PER_EDGE * job.edges
     memory = human_bytes(round(estimated.memory["machine"]))
     needs = f"{memory} of memory on each machine, {max(1, round(seconds / 60))} min"
     sizes = f"{job.nodes:,} nodes, {job.edges:,} edges"
     print(f"estimate: {sizes}; about {needs} (the job may need half or twice as much)", flush=True)
-    large = seconds > LONG or (job.together and estimated.memory["all machines"] > psutil.virtual_memory().available)
-    if large and not yes and not ask_yes_no("This run is large. Start it?"):
+    too_large = job.together and estimated.memory["all machines"] > psutil.virtual_memory().available
+    if (seconds > LONG_RUN_SECONDS or too_large) and not yes and not ask_yes_no("This run is large. Start it?"):
         raise InputError("not started, because this run is large and was not confirmed", "Add --yes to start it.")
 
 

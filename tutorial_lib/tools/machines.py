@@ -16,8 +16,7 @@ from tutorial_lib.launcher.backends import persistent
 from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
 from tutorial_lib.tools.options import PROGRAM, JsonOption, about, app
 
-machines_app = App(name="machines", help="Start, use and stop persistent emulated machines.")
-app.command(machines_app)
+machines_app = app.command(App(name="machines", help="Start, use and stop persistent emulated machines."))
 NameOption = Annotated[str | None, about(f"Name of the set. (default: the only one, or {DEFAULT_NAME})")]
 RateArgument = Annotated[str, about("1gbit, 200mbit or unshaped")]
 MachineArgument = Annotated[str, about("machine-0, machine-1, ... or all")]

@@ -21,16 +21,16 @@ from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
-# Bytes of each process without a graph, and of the pages that all processes of a machine share.
-SERVER, TRAINER, COMMAND, SHARED = 0.44e9, 0.46e9, 0.45e9, 0.42e9
-SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}  # bytes per edge of a part, while a server loads it and afterwards
-SERVER_NODE, TRAINER_EDGE, TRAINER_NODE, ROW_ID = 24, 12, 8, 8
-ACTIVATIONS, ASSIGN_BYTES_PER_EDGE, WRITE_BYTES_PER_EDGE = 48, 21, 42  # the first per hidden value of a batch
-UNSHAPED, EFFICIENCY = 8e9, 0.8  # bits per second without --wire, usable share
-COPY_BYTES_PER_SECOND, REQUEST_SECONDS, PEER_SECONDS = 330e6, 3.5e-3, 1.5e-3  # of a core, a request and a peer
-FLOPS, EDGES_PER_SECOND, THREADS = 85e9, 7e6, 0.85  # of a core, and power of the number of cores
-CUT, CUT_GROWTH = 0.038, 1.1  # assumed share of the edges cut in two parts, power of log2(parts)
-FRESH, DEGREES, MISSES = 0.85, 0.7, 3  # new neighbors, shape of a gamma distribution, power of the share not cached
+# Bytes of each process without a graph, and of the pages that all processes of a machine share
+SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES, SHARED_BYTES = 0.44e9, 0.46e9, 0.45e9, 0.42e9
+BYTES_PER_SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}  # of a part, while a server loads it and afterwards
+BYTES_PER_SERVER_NODE, BYTES_PER_TRAINER_NODE, BYTES_PER_TRAINER_EDGE, ID_BYTES, ACTIVATION_BYTES = 24, 8, 12, 8, 48
+ASSIGN_BYTES_PER_EDGE, WRITE_BYTES_PER_EDGE = 21, 42  # of KaMinPar, and of the writer of the parts
+UNSHAPED_BITS_PER_SECOND, LINK_EFFICIENCY = 8e9, 0.8
+COPY_BYTES_PER_SECOND, REQUEST_SECONDS, SECONDS_PER_PEER = 330e6, 3.5e-3, 1.5e-3
+FLOPS, EDGES_PER_SECOND, CORE_EXPONENT = 85e9, 7e6, 0.85  # n cores are n ** CORE_EXPONENT times as fast as one core
+CUT_OF_TWO_PARTS, CUT_EXPONENT = 0.038, 1.1  # the share of cut edges grows with a power of log2(parts)
+NEW_SHARE, DEGREE_SHAPE, MISS_EXPONENT = 0.85, 0.7, 3  # of neighbors, of a gamma distribution, of the uncached share
 CORES = len(os.sched_getaffinity(0))
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
 
@@ -60,9 +60,8 @@ class Job:
         if not 0 <= (self.cut or 0) <= 1:
             raise InputError(f"--cut must be between 0 and 1, not {self.cut}")
         if self.val < 0 or self.train + self.val > self.nodes:
-            raise InputError(
-                f"{self.train:,} training and {self.val:,} validation nodes exceed the {self.nodes:,} nodes"
-            )
+            split = f"{self.train:,} training and {self.val:,} validation nodes"
+            raise InputError(f"{split} exceed the {self.nodes:,} nodes")
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,12 @@ class Estimate:
 
     memory: dict[str, float]  # of the processes, and of a machine, which counts memory that processes share once
     cut: float  # share of the edges between parts
-    steps: int  # of a rank in an epoch
+    steps: int  # steps per rank and epoch
     rows: dict[str, float]  # input rows, those that other machines store, and those of them that are not in the cache
     epoch_bytes: float  # sent by all machines
     job_bytes: float  # with the exact evaluation
     cache: float  # bytes of --cache for everything that a trainer reads from other machines
-    seconds: dict[str, float]  # of an epoch, by part
+    seconds: dict[str, float]  # seconds per epoch, by activity
     epoch: float  # seconds of an epoch
 
 
@@ -99,8 +98,7 @@ def plan(
         raise InputError("choose one of --dataset NAME, and --nodes N with --edges N")
     config = cli.complete_config(config, source.seed, fanouts, cache)
     rate = parse_wire(wire or (None if machines is None else "10gbit"))
-    train_size = {"train": job.train or max(1, job.nodes // 10)}
-    sizes = job_sizes(replace(source, name=dataset)) if dataset else train_size
+    sizes = job_sizes(replace(source, name=dataset)) if dataset else {"train": job.train or max(1, job.nodes // 10)}
     machine_fields = {"together": machines is None, "machines": emulate if machines is None else machines}
     job = replace(job, **sizes, **machine_fields, config=config, wire=rate and 8.0 * rate)
     estimated = estimate(job)
@@ -110,67 +108,74 @@ def plan(
 
 def distinct(samples: float, population: float) -> float:
     """Return the expected number of distinct nodes in ``samples`` draws from a ``population``, weighted by degree."""
-    return population * (1 - (1 + samples / population / DEGREES) ** -DEGREES) if population else 0.0
+    return population * (1 - (1 + samples / population / DEGREE_SHAPE) ** -DEGREE_SHAPE) if population else 0.0
 
 
 def estimate(job: Job) -> Estimate:
     """Return the estimated needs of a job, or raise an InputError if a number is not possible."""
     job.check_values()
-    config, n, row, world = job.config, job.nodes, 4 * job.width, job.machines * job.trainers
-    steps, epochs = math.ceil(job.train / world / config.batch_size), max(1, config.epochs)
+    config, n = job.config, job.nodes
+    row_bytes, world_size = 4 * job.width, job.machines * job.trainers
+    steps, epochs = math.ceil(job.train / world_size / config.batch_size), max(1, config.epochs)
     degree, remote_nodes = job.edges / n, n * (1 - 1 / job.machines)
-    cut = min(1 - 1 / job.machines, CUT * math.log2(job.machines) ** CUT_GROWTH if job.cut is None else job.cut)
+    assumed_cut = CUT_OF_TWO_PARTS * math.log2(job.machines) ** CUT_EXPONENT
+    cut = min(1 - 1 / job.machines, assumed_cut if job.cut is None else job.cut)
     widths = [job.width, *[config.hidden_size] * (len(config.fanouts) - 1), job.classes]
 
     # A batch: the nodes of each hop, all sampled edges, and those of them that end on other machines.
-    nodes, edges, remote_edges = [job.train / world / steps], 0.0, 0.0
+    nodes = [job.train / world_size / steps]
+    edges = remote_edges = 0.0
     for hop, fanout in enumerate(reversed(config.fanouts), start=1):
         sampled = nodes[-1] * max(1.0, degree if fanout < 0 else min(fanout, degree))
-        edges, remote_edges = edges + sampled, remote_edges + sampled * (1 - (1 - cut) ** hop)
-        nodes.append(min(n, nodes[0] + distinct(FRESH * edges, n)))
+        edges += sampled
+        remote_edges += sampled * (1 - (1 - cut) ** hop)
+        nodes.append(min(n, nodes[0] + distinct(NEW_SHARE * edges, n)))
     remote = min(nodes[-1], distinct(remote_edges, remote_nodes))
     layers = list(zip(nodes, pairwise(reversed(widths)), strict=False))  # rows and width of outputs, width of inputs
 
     # The traffic: each rank fetches a remote row once, and again if there is no room for it in the cache.
-    cache = remote_nodes * (row + 4 * degree)
+    cache = remote_nodes * (row_bytes + 4 * degree)
     cached_bytes = min(config.cache, cache) if config.uses_pipeline() else 0.0
-    missed = (1 - cached_bytes / cache) ** MISSES if remote_nodes else 0.0
+    missed = (1 - cached_bytes / cache) ** MISS_EXPONENT if remote_nodes else 0.0
     batches = steps * (1 + job.val / job.train)  # with those of the validation
     first_fetches = min(remote, distinct(epochs * batches * remote_edges, remote_nodes) / epochs / batches)
     fetched = first_fetches + (remote - first_fetches) * missed
-    pulled = fetched * (row + ROW_ID)
+    pulled = fetched * (row_bytes + ID_BYTES)
     parameters = sum(2 * a * b + b for a, b in pairwise(widths))
-    gradients = 8 * (world - 1) / world * parameters if job.machines > 1 else 0.0
-    sent = world * batches * pulled + job.machines * steps * gradients
-    halo = distinct(cut * job.edges / job.machines, remote_nodes)
-    job_bytes = epochs * sent + world * (1 + missed) * halo * sum(4 * width + ROW_ID for width in widths[:-1])
+    gradients = 8 * (world_size - 1) / world_size * parameters if job.machines > 1 else 0.0
+    sent = world_size * batches * pulled + job.machines * steps * gradients
+    halo_fetches = (1 + missed) * distinct(cut * job.edges / job.machines, remote_nodes)
+    job_bytes = epochs * sent + world_size * halo_fetches * sum(4 * width + ID_BYTES for width in widths[:-1])
 
     # The memory. Servers store the outputs of two layers in the evaluation. Trainers map the memory of their server.
-    stored, features = 1.05 * job.edges / job.machines * (1 + cut), 1.05 * row * n / job.machines
+    stored = 1.05 * job.edges / job.machines * (1 + cut)
+    features = 1.05 * row_bytes * n / job.machines
     outputs = 1.05 * 4 * n / job.machines * max(map(sum, pairwise(widths[1:])), default=job.classes)
-    loading, loaded = (stored * per_edge for per_edge in SERVER_EDGE["pipeline" if config.uses_pipeline() else "dgl"])
-    server = SERVER + SERVER_NODE * n / job.machines + features + max(loading, loaded + outputs)
-    trained = ACTIVATIONS * sum(size * b for size, (b, _) in layers) + row * nodes[-1] * (2 + config.ahead)
+    loading, loaded = BYTES_PER_SERVER_EDGE["pipeline" if config.uses_pipeline() else "dgl"]
+    structure = max(stored * loading, stored * loaded + outputs)
+    server = SERVER_BYTES + BYTES_PER_SERVER_NODE * n / job.machines + features + structure
+    trained = ACTIVATION_BYTES * sum(size * b for size, (b, _) in layers) + row_bytes * nodes[-1] * (2 + config.ahead)
     evaluated = 5 * config.hidden_size * min(n, config.eval_batch_size * (1 + degree))
-    private = TRAINER + TRAINER_EDGE * stored + TRAINER_NODE * n + cached_bytes + max(trained, evaluated)
+    adjacency = BYTES_PER_TRAINER_EDGE * stored + BYTES_PER_TRAINER_NODE * n
+    private = TRAINER_BYTES + adjacency + cached_bytes + max(trained, evaluated)
     trainer = private + (features + outputs) / job.trainers + 4 * stored
-    machine = server + job.trainers * (private - SHARED)
-    total = COMMAND + job.machines * machine
-    partition = COMMAND + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
+    machine = server + job.trainers * (private - SHARED_BYTES)
+    total = COMMAND_BYTES + job.machines * machine
+    partition = COMMAND_BYTES + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
+    memory = {"server": server, "trainer": trainer, "machine": machine, "all machines": total}
+    memory["partitioning"] = partition
 
-    # The seconds of an epoch. Batches are prepared while others are computed.
+    # The seconds of a step. Batches are prepared while others are computed.
     cores = job.cores / job.trainers / (job.machines if job.together else 1)  # cores of a trainer
-    computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(cores, max(1.0, cores) ** THREADS)
-    requests = len(widths) * (REQUEST_SECONDS + PEER_SECONDS * (job.machines - 1)) if pulled else 0.0
+    computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(cores, max(1.0, cores) ** CORE_EXPONENT)
+    requests = len(widths) * (REQUEST_SECONDS + SECONDS_PER_PEER * (job.machines - 1)) if pulled else 0.0
     sampling = (edges / EDGES_PER_SECOND + pulled / COPY_BYTES_PER_SECOND + requests) / min(1.0, cores)
-    rate = (job.wire or UNSHAPED) * EFFICIENCY / 8
+    rate = (job.wire or UNSHAPED_BITS_PER_SECOND) * LINK_EFFICIENCY / 8
     link = job.trainers * pulled / rate
     if config.uses_pipeline() and config.ahead > 0:
         link -= min(link, computing + sampling) * (steps - 1) / steps
     parts = {"computing": computing, "sampling": sampling, "link": link, "gradients": gradients / rate}
     seconds = {name: steps * value for name, value in parts.items()}
-    memory = {"server": server, "trainer": trainer, "machine": machine, "all machines": total}
-    memory["partitioning"] = partition
     rows = {"input": nodes[-1], "remote": remote, "fetched": fetched}
     return Estimate(memory, cut, steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
 

@@ -21,7 +21,7 @@ from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
 
 REINSTALL = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
-TRIAL = """import dgl, torch
+IMPORT_CODE = """import dgl, torch
 from tutorial_lib.compat.stack import graphbolt_problem
 dgl.graph(([0, 1], [1, 0])).in_degrees().numpy()
 assert dgl.__version__.startswith("2.1.0"), f"DGL 2.1.0 is required, but {dgl.__version__} is installed"
@@ -55,7 +55,7 @@ def check_programs() -> Iterator[Finding]:
         yield Finding(name, OK if path else SKIP, path or f"not found. {option} needs it: sudo apt install {package}")
 
 
-def check_import(code: str = TRIAL, seconds: float = 60.0) -> Finding:
+def check_import(code: str = IMPORT_CODE, seconds: float = 60.0) -> Finding:
     """Import DGL in a child process, because the import can crash or hang."""
     try:
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)

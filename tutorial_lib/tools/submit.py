@@ -70,8 +70,7 @@ def submit(
         sbatch_options |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
         fields["asked"] = {option: shlex.quote(str(value)) for option, value in sbatch_options.items() if value}
         fields |= {"folder": shlex.quote(os.getcwd()), "python": shlex.quote(sys.executable)}
-        fields["words"] = shlex.join(words)
-        fields["out"] = shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'
+        fields |= {"words": shlex.join(words), "out": shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'}
         Path("runs").mkdir(exist_ok=True)  # Slurm does not make the folder of its log
     from jinja2 import StrictUndefined, Template  # most commands need no templates
 
