@@ -105,5 +105,6 @@ def test_what_is_replaced_is_where_the_list_says():
     places = re.findall(r"\| `([\w/]+\.py): (\w+)`", text)
     assert len(places) > 5
     for file, name in places:
-        (path,) = [path for room in ("", "launcher") if (path := ROOT / "tutorial_lib" / room / file).exists()]
+        folders = (ROOT, ROOT / "tutorial_lib", ROOT / "tutorial_lib" / "launcher")
+        (path,) = [path for folder in folders if (path := folder / file).exists()]
         assert re.search(rf"\b{name}\b", path.read_text()), f"docs/patches.md names {file}: {name}"
