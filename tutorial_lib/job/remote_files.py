@@ -150,7 +150,7 @@ class RemoteFiles:
 
     def _download(self) -> list[str]:
         """Download all files that differ, and the manifest of the newest checkpoint last. Return the problems."""
-        checkpoints, problems = self.run / "checkpoint", list[str]()
+        problems: list[str] = []
         try:
             with tempfile.TemporaryDirectory(prefix=".", dir=self.run) as folder:
                 with contextlib.suppress(JobError):  # the next copy from this machine fails, too
@@ -162,16 +162,16 @@ class RemoteFiles:
                 problems.append(f"{error}; {machine.name} ({machine.address}) still has its results in {self.folder}")
             for path in self.run.rglob("*"):
                 fsync_path(path)
-            local = read_manifests(checkpoints).get(NEWEST)
+            local = read_manifests(self.run / "checkpoint").get(NEWEST)
             if newest and (local is None or (len(local.epochs), local.step) < (len(newest.epochs), newest.step)):
-                adopt_checkpoint(checkpoints, newest)
+                adopt_checkpoint(self.run / "checkpoint", newest)
         except (TutorialError, OSError) as error:
             problems.append(f"the newest checkpoint could not be downloaded: {error}")
         return problems
 
     def _fetch(self, machine: Machine, target: Path, rules: list[str]) -> None:
-        source, rules = f"{machine.address}:{self.folder}/", ["- .*", *rules]
-        self._rsync("copying from", machine, source, f"{target}/", rules, "-tm", "--no-c")  # -t: equal times, no copy
+        source = f"{machine.address}:{self.folder}/"
+        self._rsync("copying from", machine, source, f"{target}/", ["- .*", *rules], "-tm", "--no-c")  # -t: by time
 
     def _upload(self, machine: Machine) -> None:
         k, copied = self.backend.machines.index(machine), 0
@@ -192,8 +192,8 @@ class RemoteFiles:
 
     def _remove_folders(self) -> None:
         (self.run / PENDING_FILE).unlink(missing_ok=True)
-        command, silent = ["rm", "-rf", "--", self.folder], dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
-        removals = {machine: self.backend.popen(machine, command, **silent) for machine in self.backend.machines}
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), DEVNULL)
+        removals = {m: self.backend.popen(m, ["rm", "-rf", "--", self.folder], **silent) for m in self.backend.machines}
         for machine, removal in removals.items():
             wait_or_kill(removal, SILENCE_SECONDS)
             if removal.returncode:
