@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.tasks.link import (
-    SCALE,
-    SHIFT,
+    LOGIT_SCALE,
+    LOGIT_SHIFT,
     EdgeLoader,
     LinkTask,
     TrainingGraph,
@@ -127,7 +127,7 @@ def test_loss_by_hand(tiny: Dataset) -> None:
     task, h = LinkTask(LocalShard(tiny), CONFIG), torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 2.0]])
     pairs = torch.tensor([0]), torch.tensor([1]), torch.tensor([[2, 0]])
     loss, count = task.loss(lambda _blocks, rows: rows, (None, h, *pairs))
-    logits = torch.tensor([0.6, 0.0, 1.0]) * SCALE - SHIFT
+    logits = torch.tensor([0.6, 0.0, 1.0]) * LOGIT_SCALE - LOGIT_SHIFT
     each = F.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 0.0]), reduction="none")
     assert loss.item() == pytest.approx(float((each[0] + each[1:].mean()) / 2))
     assert count == 1

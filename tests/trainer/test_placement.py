@@ -33,7 +33,7 @@ def test_assign(wanted, ranks, expected):
     ("wanted", "ranks", "problem", "remedy"),
     [
         ("tpu", [("a", 1)], "--device tpu", "cpu, cuda or auto"),
-        ("cuda", [("a", 1), ("b", 0)], "the computer of rank 1 has no GPU", "--device cpu"),
+        ("cuda", [("a", 1), ("b", 0)], "the computer of rank 1 has no usable GPU", "--device cpu"),
     ],
 )
 def test_devices_that_cannot_be(wanted, ranks, problem, remedy):

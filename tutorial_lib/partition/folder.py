@@ -110,12 +110,12 @@ def partition_dataset(
         log: receives one sentence for each stage.
     """
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
-    method_name = resolve_method(method, log)
-    method = method if method.endswith(".npy") else method_name
-    if not 1 <= parts <= (n := dataset.structure.num_nodes()):
+    resolved = resolve_method(method, log)
+    n = dataset.structure.num_nodes()
+    if not 1 <= parts <= n:
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
     inputs = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
-    inputs |= {"method": method_name, "seed": seed}
+    inputs |= {"method": resolved, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, inputs, log)
     if os.path.ismount(out):
@@ -124,7 +124,7 @@ def partition_dataset(
         out.parent.mkdir(parents=True, exist_ok=True)
         with sibling_folder(out) as folder:
             try:
-                manifest = _write_folder(dataset, inputs, method, folder, log)
+                manifest = _write_folder(dataset, inputs, method if method.endswith(".npy") else resolved, folder, log)
             except Exception:
                 # numpy, DGL and torch report a full disk in different ways. This write raises the kernel's error.
                 (folder / "probe").write_bytes(bytes(1 << 20))
