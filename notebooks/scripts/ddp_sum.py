@@ -15,7 +15,7 @@ def add(rank, world_size, port, threads, number):
         os.kill(os.getpid(), 9)  # the kernel sends SIGKILL, too, when memory runs out
     total = torch.tensor(number)
     dist.all_reduce(total)
-    print(f"rank {rank} brought {number:4} and got {total.item()}\n", end="", flush=True)
+    print(f"rank {rank} added {number:4} and got {total.item()}\n", end="", flush=True)
     dist.barrier()
     os._exit(0)
 

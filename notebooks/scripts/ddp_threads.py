@@ -36,5 +36,5 @@ for _ in range(3):
 if dist.get_rank() == 0:
     for threads, found in rates.items():
         low, middle, high = sorted(found)
-        print(f"{threads:3} threads in each rank: {middle:5.0f} steps per second ({low:.0f} to {high:.0f})", flush=True)
+        print(f"threads in each rank: {threads:2}  {middle:5.0f} steps per second ({low:.0f} to {high:.0f})")
 leave()

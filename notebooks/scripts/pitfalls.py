@@ -32,16 +32,17 @@ def start_ranks(function, world_size, *args):
 
 
 def first_failure(processes, seconds):
-    """Wait until all processes have ended or one has failed. Kill the others, also before an error is raised.
+    """Wait until a process has failed or all have ended. Kill the remaining processes, also before an error is raised.
 
     Args:
-        processes: list of ``multiprocessing`` processes. A process with an exit code other than 0 has failed.
+        processes: list of ``multiprocessing`` processes. ``exitcode`` is None while a process runs. A process has
+            failed if its exit code is neither None nor 0.
 
     Returns:
         Position in the list and exit code of the process that failed, or None if all ended with exit code 0.
 
     Raises:
-        TimeoutError: processes still run after this number of seconds.
+        TimeoutError: no process has failed, and some still run after this number of seconds.
     """
     end = time.monotonic() + seconds
     try:
@@ -65,8 +66,8 @@ def random_epoch(ids, seed, epoch, rank, world_size):
 
     All ranks shuffle ``ids`` in the same order, which depends only on the seed and the epoch. Rank r takes the
     positions r, r + world_size, and so on. Dropout uses the global generator of torch. Seed this generator with a
-    number that differs for each (seed, epoch, rank). Epochs and ranks are below 1,000. Equal arguments repeat all
-    numbers.
+    number that differs for each (seed, epoch, rank). Epochs and ranks are below 1,000. Equal arguments result in equal
+    nodes and equal random numbers.
     """
     shared = torch.Generator().manual_seed(1000 * seed + epoch)
     order = ids[torch.randperm(len(ids), generator=shared)]

@@ -60,7 +60,7 @@ def nap(seconds, code):
 
 
 def watch(plan, seconds):
-    """Start a process for each (seconds, exit code), and return the result, and the processes that still run."""
+    """Start a process for each (seconds, exit code). Return the result, whether it was late, and what still runs."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=nap, args=entry) for entry in plan]
     for process in processes:
@@ -88,7 +88,7 @@ def watch(plan, seconds):
     ],
 )
 def test_first_failure(plan, seconds, result):
-    """Look at all exit codes again and again. Stop the other processes also after a failure and after the limit."""
+    """Check all exit codes repeatedly. Kill the other processes after a failure, and also after the time limit."""
     got, expected = watch(plan, seconds), (result, False, [])
     assert got == expected
 
@@ -176,7 +176,7 @@ def test_print_stacks(monkeypatch):
 
 
 def test_watch():
-    """Print nothing while steps occur, and once for each time in which no step occurs. Each step restarts the time."""
+    """Print nothing while steps occur, and once for each period without a step. Each step restarts the time limit."""
     counts, errors, limit = [], [], 0.6
     dog = pitfalls.Watchdog(limit, File())
     dog.thread = thread_of(dog.watch, errors)
