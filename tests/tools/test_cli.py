@@ -121,10 +121,11 @@ def test_a_run_continues_with_the_options_of_its_start(tmp_path, monkeypatch):
         return {name: value for name, value in seen[-1].items() if name not in ("resume", "trust", "out")}
 
     started = {"emulate": 2, "fanouts": "3", "root": Path("data"), "show_output": True, "cache": "1MB", "out": Path()}
+    started |= {"wire": "1gbit", "own_disks": True}
     (tmp_path / "options.json").write_text(json.dumps(options_to_store(started)))
     assert recalled("--batch-size", "7", "--cache=2MB") == {
-        **{"emulate": 2, "fanouts": "3", "root": tmp_path / "data", "show_output": True},
-        **{"batch_size": 7, "cache": "2MB"},
+        **{"emulate": 2, "fanouts": "3", "root": tmp_path / "data", "show_output": True, "wire": "1gbit"},
+        **{"own_disks": True, "batch_size": 7, "cache": "2MB"},
     }
     again = {"single_process": True, "root": Path("x"), "cache": "0", "fanouts": "3", "show_output": True}
     assert recalled("--single-process", "--root", "x", "--cache", "0") == again

@@ -146,7 +146,7 @@ def run_command(words: Sequence[str]) -> None:
     if options.get("resume") and path.exists():  # later checks report missing files of the run
         remedy = "Give this option again, or leave out --resume and use another --out."
         stored = read_json(path, dict[str, bool | int | float | str], remedy)
-        replaced = {*MACHINE_OPTIONS, *SSH_OPTIONS, "own_disks"} if options.keys() & MACHINE_OPTIONS else ()
+        replaced = {*MACHINE_OPTIONS, *SSH_OPTIONS, "own_disks", "wire"} if options.keys() & MACHINE_OPTIONS else ()
         dropped = {*options, *NOT_RECALLED, *replaced}
         earlier = [f"--{name}={value}" for name, value in stored.items() if name.replace("-", "_") not in dropped]
         try:
