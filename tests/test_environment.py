@@ -26,7 +26,8 @@ def direct_requirements(stack: str) -> list[Requirement]:
     """Those of pyproject.toml; for the modern stack, with the few that requirements-modern.in puts in their place."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=3.10,<3.14"
-    found = [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    found = [Requirement(text) for text in [*project["dependencies"], *extras["lessons"], *extras["dev"]]]
     lines = (ROOT / "requirements-modern.in").read_text().splitlines() if stack == "modern" else []
     others = {r.name: r for r in (Requirement(line) for line in lines if not line.startswith("#"))}
     return [others.get(requirement.name, requirement) for requirement in found]
