@@ -33,7 +33,7 @@ def direct_requirements(stack: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("stack", LOCKS)
-def test_conda_files_are_what_the_script_writes_and_have_the_pins_of_the_lock(stack):
+def test_conda_files_are_current_and_pinned(stack):
     file = CONDA_FILES[stack]
     text = (ROOT / file).read_text()
     assert text == make_environment_yml.environment_yml(LOCKS[stack], file)
@@ -46,7 +46,7 @@ VERSIONS = [(python, stack) for python in ("3.10", "3.11", "3.12") for stack in 
 
 
 @pytest.mark.parametrize(("python", "stack"), [*VERSIONS, ("3.13", "modern")])
-def test_lock_satisfies_pyproject_with_the_stack_that_the_course_names(python, stack):
+def test_lock_satisfies_pyproject(python, stack):
     pins = locked(python, stack)
     for requirement in direct_requirements(stack):
         assert requirement.specifier.contains(pins[requirement.name]), requirement
@@ -55,12 +55,12 @@ def test_lock_satisfies_pyproject_with_the_stack_that_the_course_names(python, s
 
 
 @pytest.mark.parametrize("stack", LOCKS)
-def test_every_package_in_the_lock_has_hashes_and_no_address(stack):
+def test_locked_packages_have_hashes_and_no_url(stack):
     assert not re.search("://|--index|--find-links", LOCKS[stack])
     for block in re.split(r"\n(?=[a-z0-9])", LOCKS[stack]):
         assert "--hash=sha256:" in block, block.splitlines()[0]
 
 
-def test_this_environment_is_the_locked_one():
+def test_environment_matches_lock():
     pins = locked(f"{sys.version_info.major}.{sys.version_info.minor}")
     assert {name: importlib.metadata.version(name) for name in pins} == pins

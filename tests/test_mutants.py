@@ -22,6 +22,6 @@ def test_mutants_are_python_with_one_change():
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), mutant
 
 
-def test_what_may_survive_is_a_mutant_of_today():
+def test_allowed_survivors_are_current_mutants():
     for text in mutants.MAY_SURVIVE:
         assert text in map(str, mutants.mutants_of(text.split(",")[0]))

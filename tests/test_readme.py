@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page):
+def test_links_resolve(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name} links {target}"
 
@@ -37,7 +37,7 @@ def without_numbers(text: str) -> str:
     return re.sub(r"[\d.,]*\d", "#", text)
 
 
-def test_readme_shows_what_its_picture_shows():
+def test_readme_agrees_with_its_picture():
     """The picture is made by a script from a run; the numbers beside it are those of the same run."""
     picture = (ROOT / "docs" / "run.svg").read_text()
     shown = summary(README)
@@ -49,7 +49,7 @@ def test_readme_shows_what_its_picture_shows():
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-def test_readme_and_its_picture_show_what_make_run_gives(emulation, nothing_left, data_root, tmp_path):
+def test_readme_agrees_with_make_run(emulation, nothing_left, data_root, tmp_path):
     """The same command: as many epochs, the same lines, and each figure within its tolerance; seconds vary too much."""
     makefile = (ROOT / "Makefile").read_text()
     words = re.search(r"^run: venv\n\t\$\(PY\) -m tutorial_lib (.*)$", makefile, flags=re.MULTILINE)[1].split()
@@ -73,7 +73,7 @@ def test_readme_and_its_picture_show_what_make_run_gives(emulation, nothing_left
     assert all(f"loss {event['loss']:.4f}" in picture for event in events if event["kind"] == "epoch")
 
 
-def test_what_readme_says_of_your_own_machines(tmp_path):
+def test_readme_commands_for_own_machines(tmp_path):
     """What bash writes can be read, the commands are parsed or run; tests/launcher/test_ssh.py runs such over ssh."""
     section = README.split("## On your own machines")[1].split("\n## ")[0]
     (writes,) = re.findall(r"^ +(printf .*)$", section, flags=re.MULTILINE)

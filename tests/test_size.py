@@ -33,12 +33,12 @@ def test_the_library_is_small():
     assert count(LIBRARY) <= LINES
 
 
-def test_the_control_plane_and_the_templates_are_small():
+def test_control_plane_and_templates_are_small():
     assert {name: lines for name, limit in LINES_OF.items() if (lines := count(LIBRARY / name)) > limit} == {}
     assert sum(len(path.read_text().splitlines()) for path in LIBRARY.rglob("*.j2")) <= LINES_OF_TEMPLATES
 
 
-def test_the_code_around_the_library_does_not_grow():
+def test_tests_and_notebook_code_do_not_grow():
     assert {name: lines for name, limit in LINES_OUTSIDE.items() if (lines := count(ROOT / name)) > limit} == {}
     scripts = ROOT / "notebooks" / "scripts"
     names = [path.name.removeprefix("test_") for path in (scripts / "tests").glob("test_*.py")]

@@ -164,14 +164,14 @@ def lab(browser: webdriver.Chrome, server: str) -> Lab:
     return Lab(browser, server)
 
 
-def test_lesson_00_is_open_with_its_contents_beside_it(lab):
+def test_lesson_00_opens_with_table_of_contents(lab):
     lab.open()
     lab.wait(".jp-Notebook h1")
     lab.wait(".jp-TableOfContents .jp-tocItem")
     assert lab.questions() == []
 
 
-def test_links_at_the_end_of_a_lesson_open_the_next_one_its_solution_and_readme(lab):
+def test_links_at_end_of_lesson_open_their_targets(lab):
     lab.open(f"work/{NEXT_TO_LAST}")
     lab.follow(f"work/{LAST}")
     lab.tab(LAST)
@@ -196,7 +196,7 @@ def code_cells(notebook: Path) -> list[Any]:
     return wait_until(cells, "the notebook is saved", SHOWN_SECONDS)
 
 
-def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(lab, checkout):
+def test_run_all_completes_and_leaves_checkout_unchanged(lab, checkout):
     notebook = checkout / "work" / LESSON
     # What is sent to a kernel that is just starting is sometimes lost: its cells stay [*], and the kernel idle.
     # JupyterLab can also miss the message that a new kernel is idle. A reload asks for the state again.

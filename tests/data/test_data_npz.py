@@ -93,7 +93,7 @@ def test_split_is_seeded(toy: Path):
     assert load_user_graph(toy).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
 
 
-def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
+def test_real_computers_graph_equals_dgl_loader(computers: Path, tmp_path: Path):
     """DGL's own loader reads the file in the folder where DGL keeps it. The graphs agree up to DGL's renumbering."""
     import dgl
 
@@ -127,7 +127,7 @@ def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
         ("ogbn-arxiv", "snap.stanford.edu", "arxiv.zip"),
     ],
 )
-def test_by_name_not_there(tmp_path: Path, name: str, address: str, file: str):
+def test_missing_data_set_names_its_download(tmp_path: Path, name: str, address: str, file: str):
     error = error_of(lambda: load_dataset(name, root=tmp_path))
     assert error.message == f"{name} is not in {tmp_path}"
     for needed in (address, "MB", str(tmp_path / file), "download"):
@@ -135,7 +135,7 @@ def test_by_name_not_there(tmp_path: Path, name: str, address: str, file: str):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_download_is_kept_if_it_is_whole(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_complete_download_is_kept(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is DGL's zip file, which a user may also put into the folder."""
     root, source = tmp_path / "root", tmp_path / "source" / "dataset" / f"{COMPUTERS}.zip"
     source.parent.mkdir(parents=True)
@@ -204,7 +204,7 @@ def test_pickle_is_never_run(tmp_path: Path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_own_masks_take_the_place_of_a_random_split(toy: Path):
+def test_masks_in_file_replace_random_split(toy: Path):
     masks = {name: np.arange(N) % 3 == number for number, name in enumerate(MASKS)}
     dataset = load_user_graph(save(toy, toy_arrays() | masks))
     assert all((dataset.graph.ndata[name].numpy() == mask).all() for name, mask in masks.items())

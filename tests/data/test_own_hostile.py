@@ -65,7 +65,7 @@ def ends_with_a_sentence(run_here: Callable, command: tuple[str, ...], message: 
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_a_broken_graph_ends_with_a_sentence(what, folder, run_here, tmp_path):
+def test_malformed_graph_gives_one_line_error(what, folder, run_here, tmp_path):
     name, content, message = CASES[what]
     if name.startswith("edges"):
         (folder / "edges.csv").unlink()
@@ -78,7 +78,7 @@ def test_a_broken_graph_ends_with_a_sentence(what, folder, run_here, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["partition --parts 2 --out parts", "train --single-process --out run"])
-def test_the_other_commands_end_alike(command, folder, run_here, tmp_path):
+def test_other_commands_give_one_line_error(command, folder, run_here, tmp_path):
     (folder / "feat.npy").write_bytes(header(f"({2**70}, 2)"))
     words = (*command.split(), "--dataset", str(folder), "--root", str(tmp_path / "root"))
     ends_with_a_sentence(run_here, words, "feat.npy: cannot be read", tmp_path)
@@ -93,7 +93,7 @@ def test_a_graph_larger_than_memory_is_an_error(folder, run_here, tmp_path, monk
     ends_with_a_sentence(run_here, ("data", str(folder)), text, tmp_path)
 
 
-def test_a_misspelled_file_is_a_warning(folder, run_here):
+def test_misspelled_file_name_is_a_warning(folder, run_here):
     (folder / "label.npy").rename(folder / "labels.npy")
     assert f"warning: {folder}: labels.npy is not read" in run_here("data", str(folder)).stderr
     (folder / "labels.npy").unlink()

@@ -88,7 +88,7 @@ LEFT = "ended with exit code 0 while other ranks were running"
         ("os._exit(0)", {"forks": False, "trainers": 2}, f"trainer 1 (rank 1) on machine-0: {LEFT}", ""),
     ],
 )
-def test_a_process_that_fails_by_itself(fault, fields, said, in_the_tail, start, end):
+def test_failing_process_is_the_reported_cause(fault, fields, said, in_the_tail, start, end):
     """D15, L10, L14. A trainer that fails exits without waiting for others. Its exception is read before its exit code.
 
     The exception of a sampler is the cause, not the trainer's wait for the sampler.
@@ -121,7 +121,7 @@ def test_sigkill(role, index, fields, words, cluster, start, end):
     assert set(temporary.glob("pymp-*")) == before
 
 
-def test_an_abort_is_not_the_first_cause(cluster, start):
+def test_abort_of_trainer_is_not_the_cause(cluster, start):
     """L15. A trainer that DGL aborts, because its server is gone, can be reported before the server."""
     job = start()
     job.signal(cluster.machines[0], "trainer", signal.SIGABRT)
@@ -140,7 +140,7 @@ def test_sigkill_to_an_agent(start, end):
     wait_until(lambda: all("emulator" in name for name in marked_processes(os.environ[MARK])), "the end of the job", 5)
 
 
-def test_sigstop_is_a_stall(cluster, start, tmp_path, end):
+def test_sigstop_is_reported_as_stall(cluster, start, tmp_path, end):
     """All stacks are collected, those of the stopped process too."""
     job = start(limits=Limits(stall=4))
     job.signal(cluster.machines[1], "trainer", signal.SIGSTOP)
@@ -154,14 +154,14 @@ def test_sigstop_is_a_stall(cluster, start, tmp_path, end):
     assert "faulty_trainer.py" in stacks
 
 
-def test_a_skipped_collective_shows_who_waits_where(start, end):
+def test_skipped_collective_reports_stack_of_each_rank(start, end):
     error = end(start("skip", "1", Limits(stall=4)), "one rank skips a collective, --stall-timeout 4")
     assert "trainer 0 (rank 0) on machine-0 is in all_reduce" in str(error)
     assert "called from faulty_trainer.py" in str(error)
     assert f"{RANK_1} is in barrier" in str(error)
 
 
-def test_a_wire_that_is_cut_for_good(cluster, start, end):
+def test_permanent_network_cut_ends_the_job(cluster, start, end):
     job = start()
     cluster.change_link(cluster.machines[1], "cut")
     error = end(job, "the wire cut for good", SILENT_NETWORK_SECONDS)
@@ -169,7 +169,7 @@ def test_a_wire_that_is_cut_for_good(cluster, start, end):
     assert ". That machine or the network to it is down" in str(error)
 
 
-def test_a_wire_that_is_cut_for_five_seconds(cluster, start, saw):
+def test_job_survives_network_cut_of_five_seconds(cluster, start, saw):
     job = start("loop:300")
     cluster.change_link(cluster.machines[1], "cut")
     time.sleep(5)  # the fault itself
@@ -203,7 +203,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_run_folder_that_is_full(small_disk, start, end):
+def test_full_run_folder(small_disk, start, end):
     job = start(log_dir=str(small_disk / "run" / "logs"))
     with contextlib.suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as file:
         while True:
@@ -213,7 +213,7 @@ def test_a_run_folder_that_is_full(small_disk, start, end):
     assert str(small_disk) in error
 
 
-def test_a_run_folder_that_is_removed(start, tmp_path, end):
+def test_removed_run_folder(start, tmp_path, end):
     job = start(log_dir=str(tmp_path / "run" / "logs"))
     for _ in range(2):  # the job may have written meanwhile
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
@@ -261,7 +261,7 @@ def refused(cluster, partition_of, tmp_path, saw) -> Callable[..., PreflightFail
     return run
 
 
-def test_what_a_machine_or_its_address_makes_impossible(cluster, refused, tmp_path):
+def test_unusable_machines_and_addresses_are_refused(cluster, refused, tmp_path):
     code = "import socket, time; s = socket.create_server(('', 30050)); print('up', flush=True); time.sleep(1000)"
     other = cluster.popen(cluster.machines[1], [sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"up\n"
@@ -285,7 +285,7 @@ def test_what_a_machine_or_its_address_makes_impossible(cluster, refused, tmp_pa
     refused("another dgl version on one machine", "dgl 2.0.0; machine-0 has python")
 
 
-def test_a_damaged_partition_file(partition_of, refused, tmp_path):
+def test_damaged_partition_file_is_refused(partition_of, refused, tmp_path):
     folder = tmp_path / "parts"
     shutil.copytree(partition_of(2).folder, folder)
     file, config = folder / "part1" / "node_feat.dgl", folder / partition_of(2).config.name
@@ -297,12 +297,12 @@ def test_a_damaged_partition_file(partition_of, refused, tmp_path):
 
 
 @pytest.mark.parametrize("cluster", [{"shm_bytes": 2 << 20}], indirect=True)
-def test_a_shared_memory_that_is_too_small(refused):
+def test_too_small_shared_memory_is_refused(refused):
     refused("/dev/shm too small for the part", "/dev/shm")
 
 
 @pytest.mark.parametrize("cluster", [{"shm_bytes": 40 << 20}], indirect=True)
-def test_a_shared_memory_that_fills_up(cluster, start, end):
+def test_shared_memory_fills_up_while_servers_load(cluster, start, end):
     """What the part needs is there; then something else takes the rest while the servers load."""
     job = start("none")
     job.wait_for("stage", 2)
@@ -312,7 +312,7 @@ def test_a_shared_memory_that_fills_up(cluster, start, end):
     assert str(end(job, "/dev/shm fills up meanwhile")).startswith("server 0 on machine-1: ")
 
 
-def test_a_fault_in_one_job_does_not_touch_another(cluster, start, partition_of, tmp_path, saw):
+def test_fault_in_one_job_does_not_affect_another(cluster, start, partition_of, tmp_path, saw):
     (other_folder := tmp_path / "other").mkdir()
     with EmulatedBackend(2) as second:
         doomed = start()
@@ -325,7 +325,7 @@ def test_a_fault_in_one_job_does_not_touch_another(cluster, start, partition_of,
     saw("SIGKILL to a server while another job runs on this computer", f"{error}; the other job succeeds", seconds)
 
 
-def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):
+def test_next_job_removes_segments_of_killed_job(partition_of, tmp_path, saw):
     """The agent of a job without namespaces is killed, and its coordinator too: the next job cleans up."""
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
@@ -367,7 +367,7 @@ EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
         (LOCAL, signal.SIGKILL, -9),
     ],
 )
-def test_signals_to_the_command_end_everything(machines, sent, code, emulation, data_root, tmp_path, saw):
+def test_signal_to_command_ends_all_processes(machines, sent, code, emulation, data_root, tmp_path, saw):
     arguments = [*machines, "--scale", "0.005", "--epochs", "10000", "--root", str(data_root)]
     command = subprocess.Popen(
         [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(tmp_path / "run")],

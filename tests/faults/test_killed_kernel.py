@@ -35,7 +35,7 @@ def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[ps
 
 
 @pytest.mark.whole_run
-def test_nothing_is_left_when_the_kernel_is_killed(nothing_left, tmp_path, monkeypatch):
+def test_ranks_end_when_kernel_is_killed(nothing_left, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # torchrun leaves an empty folder there, however it ends
     manager, client = start_new_kernel(kernel_name="python3")
     try:

@@ -101,7 +101,7 @@ def lab(emulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield Lab(tmp_path, cluster)
 
 
-def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
+def test_checkpoints_are_downloaded_during_the_job(lab):
     """L36. The two newest checkpoints are downloaded, and the machines keep only the workspace."""
     with lab.files() as files:
         for epochs in range(1, 4):
@@ -124,7 +124,7 @@ def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
     assert lab.there(1, lab.copy_to / "train.py").read_text() == "train.py"
 
 
-def test_a_valid_checkpoint_is_here_at_any_moment(lab):
+def test_downloaded_checkpoint_is_always_valid(lab):
     """L36. The trainers replace checkpoints faster than rsync copies them."""
     seen, end = [], threading.Event()
 
@@ -148,7 +148,7 @@ def test_a_valid_checkpoint_is_here_at_any_moment(lab):
     assert not any("could not be downloaded" in text for text in lab.texts())
 
 
-def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
+def test_download_keeps_settings_and_skips_symlinks(lab, tmp_path):
     """Only the manifest of the first machine is used, even if another machine has a newer one."""
     with lab.files():
         lab.save(2)
@@ -163,7 +163,7 @@ def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
     assert {path.name for path in lab.run.iterdir()} == {"checkpoint"}
 
 
-def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
+def test_failed_download_keeps_files_on_machines(lab, tmp_path, saw):
     """L37. The folders on the machines are kept until all files are downloaded."""
     files = lab.files()
     with pytest.raises(JobError) as caught, files:
@@ -184,7 +184,7 @@ def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
     assert not lab.there(1).exists()
 
 
-def test_a_full_disk_here_keeps_the_cause_of_a_failed_job(lab):
+def test_full_local_disk_does_not_hide_cause_of_failed_job(lab):
     """L37. The limit of file sizes refuses the next byte, as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     files = lab.files()
@@ -199,7 +199,7 @@ def test_a_full_disk_here_keeps_the_cause_of_a_failed_job(lab):
     assert lab.there(0, "predictions.npy").exists()
 
 
-def test_a_download_writes_into_the_run_folder_only(lab, monkeypatch):
+def test_download_writes_only_to_the_run_folder(lab, monkeypatch):
     """Therefore a command that is killed during a download leaves no files in the temporary folder."""
     targets = []
     monkeypatch.setattr(RemoteFiles, "_fetch", lambda _self, _machine, target, rules: targets.append((target, rules)))
@@ -208,7 +208,7 @@ def test_a_download_writes_into_the_run_folder_only(lab, monkeypatch):
     assert all(target.is_relative_to(lab.run) for target, _rules in targets)
 
 
-def test_only_what_differs_is_uploaded(lab):
+def test_only_changed_files_are_uploaded(lab):
     """Each machine gets its own part. A damaged file with the size and the time of the original is replaced."""
     with lab.files():
         assert not lab.there(0, lab.copy_to / "parts" / "part1").exists()
@@ -233,7 +233,7 @@ def test_only_what_differs_is_uploaded(lab):
         ("echo disk on fire >&2; exit 9", "disk on fire", ""),
     ],
 )
-def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
+def test_failed_upload_names_machine_and_cause(program, message, remedy, lab, monkeypatch):
     """The error names the machine and the cause, and the other machine keeps no files."""
     monkeypatch.setattr(remote_files, "SILENCE_SECONDS", 2)
     files = lab.files()

@@ -28,7 +28,7 @@ EPOCHS = 3
 
 
 @pytest.mark.cluster
-def test_two_machines_continue_after_a_killed_trainer_and_a_killed_coordinator(finished_run, nothing_left, tmp_path):
+def test_resume_on_two_machines_after_kills(finished_run, nothing_left, tmp_path):
     """Therefore two commands with the same options also have equal results. The seed is a date."""
     common, finished, out = finished_run.options, finished_run.out, tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))
@@ -59,7 +59,7 @@ def test_two_machines_continue_after_a_killed_trainer_and_a_killed_coordinator(f
 
 
 @pytest.mark.cluster
-def test_two_machines_continue_in_the_middle_of_an_epoch(finished_run, nothing_left, tmp_path):
+def test_resume_on_two_machines_in_mid_epoch(finished_run, nothing_left, tmp_path):
     """L2. The first SIGTERM saves in the middle of an epoch. The resumed run repeats no step and has equal losses."""
     common, finished, out = [*finished_run.options], finished_run.out, tmp_path / "run"
     slow = [*common, "--wire", "50mbit"]  # time to be told in an epoch
@@ -89,7 +89,7 @@ def test_two_machines_continue_in_the_middle_of_an_epoch(finished_run, nothing_l
 
 
 @pytest.mark.cluster
-def test_a_job_that_cannot_save_ends_at_its_time_limit(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
+def test_job_that_cannot_save_ends_at_time_limit(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
     """One trainer is frozen, so the others cannot save. The job ends at its time limit."""
     monkeypatch.setattr(train, "SAVING_SECONDS", 1.0)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -114,7 +114,7 @@ def test_a_job_that_cannot_save_ends_at_its_time_limit(emulation, nothing_left, 
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_one_process_continues_after_it_was_killed(single_run, tmp_path):
+def test_resume_single_process_after_kill(single_run, tmp_path):
     """L38. The last event may be incomplete."""
     out, arguments = tmp_path / "run", single_run.options
     start_and_kill(arguments, out, 1, lambda run: run.kill())
@@ -129,7 +129,7 @@ def test_one_process_continues_after_it_was_killed(single_run, tmp_path):
     assert {*steps[0]} == {*steps[1]}
 
 
-def test_more_epochs_than_before(single_run, tmp_path):
+def test_resume_with_more_epochs(single_run, tmp_path):
     """2 and then 3 epochs are the same as 3, with a checkpoint at the end of each start. All other options are taken
     from the run, in any working directory.
     """
@@ -139,7 +139,7 @@ def test_more_epochs_than_before(single_run, tmp_path):
     assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
 
 
-def test_other_settings_are_refused_with_the_reason(single_run, run_here):
+def test_resume_with_other_settings_is_refused(single_run, run_here):
     options = ["--epochs", "4", "--learning-rate", "0.1", "--fanouts", "5,4"]
     before = {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()}
     done = run_here("train", *single_run.options, "--resume", "--out", str(single_run.out), *options)
@@ -149,13 +149,13 @@ def test_other_settings_are_refused_with_the_reason(single_run, run_here):
     assert {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()} == before
 
 
-def test_resume_without_a_checkpoint(tmp_path, run_here):
+def test_resume_without_checkpoint_is_refused(tmp_path, run_here):
     for out, words in (([], "--resume needs --out"), (["--out", str(tmp_path)], f"no checkpoint in {tmp_path}")):
         done = run_here("train", "--resume", *out)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
-def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw, run_here):
+def test_resume_with_damaged_checkpoints(single_run, tmp_path, saw, run_here):
     """Files of the user in checkpoint/ are ignored and kept."""
     out = tmp_path / "run"
     shutil.copytree(single_run.out, out)
@@ -180,7 +180,7 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_pat
     assert f"error: {sentence}; previous checkpoint: damaged checkpoint: " in done.stderr
 
 
-def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(single_run, tmp_path):
+def test_resume_after_last_epoch_only_evaluates(single_run, tmp_path):
     """The run was stopped after its last checkpoint. It trains no further epoch and evaluates the model."""
     out = tmp_path / "run"
     shutil.copytree(single_run.out, out)
@@ -193,7 +193,7 @@ def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(single_r
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
 
 
-def test_another_partition_is_refused(tmp_path):
+def test_resume_with_other_partition_is_refused(tmp_path):
     """Rows of embeddings and shares of seed nodes belong to one partition, which the settings name by its node map."""
     settings, model = {"partition": "cut one"}, torch.nn.Linear(2, 2)
     save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), 1, settings)
@@ -208,7 +208,7 @@ def test_another_partition_is_refused(tmp_path):
     assert not writing.exists()
 
 
-def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):
+def test_nonfinite_loss_ends_the_run(single_run, tmp_path, saw):
     """D21. A loss that is not finite ends the run with an error that names the epoch and the step."""
     done = tutorial("train", *single_run.options, "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
     assert "error: loss is nan in epoch 1, step 2; try a smaller --learning-rate" in done.stderr
@@ -237,7 +237,7 @@ print((folder / "run" / "result.json").read_text())
 """
 
 
-def test_a_full_disk_names_the_file_and_the_run_continues_when_there_is_space(single_run, emulation, tmp_path, saw):
+def test_resume_after_full_disk(single_run, emulation, tmp_path, saw):
     """One checkpoint has about 115 kB. There is space for the first one only."""
     arguments = single_run.options
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), *arguments], capture_output=True, text=True)

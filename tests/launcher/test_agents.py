@@ -52,7 +52,7 @@ def stopped_agent(tmp_path):
         agents.clean_up({0}, SHM_PATTERNS)
 
 
-def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
+def test_agent_that_does_not_read_blocks_no_other(stopped_agent):
     agents, said = stopped_agent
     start = time.monotonic()
     for _ in range(20_000):  # a pipe takes 64 KB
@@ -64,7 +64,7 @@ def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
     assert said == ["waiting for the agents to stop their processes (for at most 2.5 s)"]
 
 
-def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):
+def test_ctrl_c_kills_stopped_agent_at_once(stopped_agent):
     """L4. Raised by a real signal; the agent and what it started are gone at once."""
     agents, _ = stopped_agent
     signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -88,7 +88,7 @@ def test_an_agent_names_the_process_that_uses_its_shm(tmp_path):
     )
 
 
-def test_a_job_runs_in_a_workspace_with_files_named_like_modules_of_python(tmp_path):
+def test_workspace_files_do_not_shadow_standard_library(tmp_path):
     """L29. The agent, its checks and the ranks import Python's own modules."""
     for name in ("copy", "random", "json", "queue", "socket", "runpy", "selectors"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the one of Python')\n")

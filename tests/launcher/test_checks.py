@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 EMPTY = JobSpec([HERE], [], "", "", 0)
 
 
-def test_an_address_of_another_machine_and_the_wrong_order(monkeypatch):
+def test_wrong_address_and_swapped_lines_are_found(monkeypatch):
     """L28. If the lines of ip_config.txt are swapped, the remedy names the line of this machine."""
     assert not failed([checks.check_address(EMPTY, 0)])
     finding = the_fail([checks.check_address(replace(EMPTY, machines=[ELSEWHERE, HERE]), 0)])
@@ -33,7 +33,7 @@ def test_an_address_of_another_machine_and_the_wrong_order(monkeypatch):
 
 
 @pytest.mark.parametrize(("offset", "purpose"), [(1, "server 1"), (2, "the rendezvous of the ranks")])
-def test_a_taken_port_and_its_owner(offset, purpose):
+def test_port_in_use_names_its_owner(offset, purpose):
     """L22. A port with a closed connection, which keeps it for a minute (TIME_WAIT), is free for DGL's servers."""
     first = find_first_free_port(3)
     servers = [Role("server", 2, ["true"], listens=True)]
@@ -48,7 +48,7 @@ def test_a_taken_port_and_its_owner(offset, purpose):
     assert checks.check_ports(above, 0).detail == "65536 is above 65535"
 
 
-def test_the_folders_of_a_job(tmp_path, monkeypatch):
+def test_unusable_job_folders_are_found(tmp_path, monkeypatch):
     """L20. A full disk is found before the job."""
     spec = replace(EMPTY, log_dir=str(tmp_path / "a" / "b"))
     assert not failed(checks.check_folders(spec, 0))

@@ -56,7 +56,7 @@ def told(folder: Path) -> dict[str, dict]:
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*-?.json")}
 
 
-def test_what_they_are(program, tmp_path):
+def test_forked_processes_are_children_of_the_agent(program, tmp_path):
     """L6, L13. Each is a child of the agent, and dies with it. No thread of OpenMP or DGL was there at the fork."""
     with LocalBackend(servers=2) as cluster:
         job = program(cluster, TELLS)
@@ -95,7 +95,7 @@ def test_what_they_are(program, tmp_path):
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9 (SIGKILL)"),
     ],
 )
-def test_an_end_before_anything_is_forked(text, cause, program, saw):
+def test_forkserver_ends_before_the_first_fork(text, cause, program, saw):
     with LocalBackend(servers=2) as cluster:
         error, seconds = program(cluster, text).end()
     assert str(error) == f"forkserver on machine-0: {cause}"

@@ -38,7 +38,7 @@ def run_and_fail(cluster, plan: JobPlan, limits: Limits = Limits()) -> JobFailed
         ("no-such-program", "cannot start 'no-such-program': No such file or directory"),
     ],
 )
-def test_a_command_that_never_serves_is_named_at_once(command, words, two_machines, tmp_path):
+def test_server_command_that_ends_early_is_a_failure(command, words, two_machines, tmp_path):
     """L17. A server that ends before the trainers is a failure."""
     cluster, partition = two_machines
     start = time.monotonic()
@@ -48,7 +48,7 @@ def test_a_command_that_never_serves_is_named_at_once(command, words, two_machin
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
 
-def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
+def test_job_ends_at_its_time_limit(two_machines, tmp_path):
     cluster, partition = two_machines
     plan = plan_of(cluster, partition, tmp_path, "hang", "1")
     failure = run_and_fail(cluster, plan, Limits(job=5))
@@ -74,7 +74,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
 
 
-def test_two_jobs_on_one_shm_are_refused(tmp_path):
+def test_second_job_on_same_shm_is_refused(tmp_path):
     """L34. The agent of a job locks /dev/shm."""
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
         plan = JobPlan(cluster.machines, ["true"], "", "", str(tmp_path / "logs"), str(tmp_path), cluster.master_port)
@@ -106,6 +106,6 @@ def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
         ("KeyError: 3 (killed by signal 6 (SIGABRT))", False),
     ],
 )
-def test_what_only_says_that_another_process_is_gone(cause, consequence):
+def test_consequences_of_a_failure_are_recognized(cause, consequence):
     spec = JobPlan([Machine("machine-1", "10.0.0.1")], ["x"], "", "", "", ".", 1).to_spec()
     assert JobFailed(spec, 0, "trainer", 0, cause, []).is_consequence is consequence

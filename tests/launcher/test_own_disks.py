@@ -62,9 +62,7 @@ def test_machines_share_no_folder(lab, disk_folder, data_root, tmp_path):
     wait_until(lambda: not list(disk_folder.iterdir()), "the disks to be removed")
 
 
-def test_a_killed_command_leaves_no_disks_and_its_run_goes_on(
-    emulation, nothing_left, disk_folder, data_root, tmp_path
-):
+def test_resume_after_kill_of_command_with_private_disks(emulation, nothing_left, disk_folder, data_root, tmp_path):
     run = tmp_path / "run"
     words = ["train", "--emulate", "2", "--own-disks", *SMALL, "--root", str(data_root), "--out", str(run)]
     words += ["--batch-size", "20"]

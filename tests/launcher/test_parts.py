@@ -52,7 +52,7 @@ def test_a_good_partition(damaged):
         (GRAPHBOLT_FILE, flip_last_bit, "has changed since it was written (checksum)"),
     ],
 )
-def test_a_damaged_file_of_this_machine_is_named(damaged, name, change, words):
+def test_damaged_local_part_file_is_named(damaged, name, change, words):
     plan = damaged(f"part0/{name}", change)
     finding = the_fail(parts(plan))
     assert f"part0/{name}" in finding.detail
@@ -61,7 +61,7 @@ def test_a_damaged_file_of_this_machine_is_named(damaged, name, change, words):
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"num_parts": 2, "part-0": []}'])
-def test_a_bad_description(tmp_path, text):
+def test_invalid_part_config_is_refused(tmp_path, text):
     config = tmp_path / "p.json"
     if text is not None:
         config.write_text(text)
@@ -69,7 +69,7 @@ def test_a_bad_description(tmp_path, text):
     assert str(config) in finding.detail
 
 
-def test_files_of_other_tools(damaged):
+def test_part_files_of_dgl_tools_are_accepted(damaged):
     """Partitions of DGL's tools have no manifest, and can have absolute paths."""
     plan = damaged("manifest.json", Path.unlink)
     config = Path(plan.part_config)
@@ -87,7 +87,7 @@ def test_files_of_other_tools(damaged):
     assert "node_feat.dgl is empty" in the_fail(parts(plan)).detail
 
 
-def test_the_checksums_of_large_files_are_not_compared(damaged, monkeypatch):
+def test_checksums_of_large_files_are_skipped(damaged, monkeypatch):
     monkeypatch.setattr(dgl, "CHECKSUM_BYTES", 0)
     assert not failed(parts(damaged("part0/node_feat.dgl", flip_last_bit)))
 

@@ -102,7 +102,7 @@ def pods(emulation, nothing_left, tmp_path) -> Iterator[Any]:
 
 
 @pytest.mark.cluster
-def test_a_lost_pod_0_starts_again_and_the_run_goes_on(pods, tmp_path):
+def test_run_resumes_after_loss_of_pod_0(pods, tmp_path):
     """L2. As on a drained node: SIGTERM ends the run with a checkpoint, and the other pod waits for its successor."""
     job = pods(manifest(tmp_path / "m", "train", *SMALL, "--epochs", "400"))
     first, second = job.start(0), job.start(1)
@@ -127,7 +127,7 @@ def test_a_lost_pod_0_starts_again_and_the_run_goes_on(pods, tmp_path):
 
 
 @pytest.mark.cluster
-def test_waits_of_pods_have_limits(pods, tmp_path):
+def test_pod_waits_time_out(pods, tmp_path):
     """L25. Nothing asks a question: a login that fails has a reason."""
     job = pods(manifest(tmp_path / "m", "train", *SMALL), TUTORIAL_WAIT="4")
     assert job.start(0).wait(60) == 1
@@ -139,7 +139,7 @@ def test_waits_of_pods_have_limits(pods, tmp_path):
 
 @pytest.mark.parametrize("words", [["train"], LAUNCH])
 @pytest.mark.parametrize("options", [(), ("--gpus-per-node", "2", "--mem", "64G", "--shm", "20Gi", "--name", "on")])
-def test_kubernetes_accepts_the_manifest(words, options, tmp_path):
+def test_manifest_matches_kubernetes_schema(words, options, tmp_path):
     objects = manifest(tmp_path, *words, nodes=4, options=options)
     assert list(objects) == ["Service", "NetworkPolicy", "ConfigMap", "Secret", "Job"]
     for document in objects.values():

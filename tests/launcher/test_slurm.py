@@ -86,7 +86,7 @@ def nothing_runs() -> None:
 
 
 @pytest.mark.cluster
-def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
+def test_submit_finale_to_slurm(slurm, data_root, tmp_path):
     """Written and handed to Slurm by one command."""
     (folder := tmp_path / "a").mkdir()
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1"]
@@ -99,7 +99,7 @@ def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
+def test_preempted_job_resumes_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
     """Preempted in training by a job of another partition, put back into the queue, started again by Slurm."""
     folder, undisturbed = tmp_path / "a", tmp_path / "undisturbed"
     job = submit(folder, 2, "train", *settings_of(finished_run), "--epochs", "9")
@@ -121,7 +121,7 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
 
 
 @pytest.mark.cluster
-def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, data_root, tmp_path):
+def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path):
     folder = tmp_path / "a"
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
     settings += ["--batch-size", "2"]  # epochs long enough to be told in the middle of one
@@ -164,7 +164,7 @@ def allocation(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b,c")
 
 
-def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
+def test_backend_uses_first_nodes_of_allocation(allocation, tmp_path, monkeypatch):
     """L27. A step shares CPUs and memory of the job, and starts in a folder that every node has."""
     cluster = SlurmBackend(count=2)
     assert [machine.name for machine in cluster.machines] == ["a", "b"]
@@ -187,7 +187,7 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
         (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses match its name"),
     ],
 )
-def test_the_address_of_a_node(subnet, found, answer, allocation):
+def test_address_of_slurm_node(subnet, found, answer, allocation):
     cluster = SlurmBackend(subnet, 1)
     cluster.machines = [Machine("no-such-node.invalid", "")]
     hello = Hello("", "/home/me", {"lo": ["127.0.0.1"], **{card: [address] for card, address in found.items()}})

@@ -59,7 +59,7 @@ def left_of_starts(lab, target: Path) -> list[str]:
     return [path.name for disk in lab.on_disks(target) for path in disk.glob("results/*")]
 
 
-def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
+def test_workspace_is_copied_over_ssh(ssh_lab, workspace, tmp_path):
     """L24. The folder is in the home of the login. For programs, its shell prints to standard error only.
 
     With one option of each kind of DGL's tool; the user's ssh configuration has port and key.
@@ -126,7 +126,7 @@ def only_child(pid: int) -> int:
         ("no server", "Connection refused", "--ssh_port"),
     ],
 )
-def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, workspace, tmp_path, saw):
+def test_ssh_failures_have_remedies(change, words, remedy, ssh_lab, workspace, tmp_path, saw):
     """L25. ssh asks no questions; the message has a remedy."""
     if change == "no key":
         for path in ssh_lab.on_disks(ssh_lab.folder / "authorized_keys"):
@@ -142,7 +142,7 @@ def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, wor
     saw(f"over ssh: {change}", done.stderr.removeprefix("error: "), None)
 
 
-def test_the_output_of_a_bashrc_and_modules_in_the_home_are_ignored(ssh_lab, partition_of, saw):
+def test_bashrc_output_and_home_modules_are_ignored(ssh_lab, partition_of, saw):
     """L24. A shell prints lines, half a line and JSON before the program does. The home has modules of the user."""
     prints = "echo Welcome; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
     ssh_lab.write_in_homes(".bashrc", prints)
@@ -157,7 +157,7 @@ def test_the_output_of_a_bashrc_and_modules_in_the_home_are_ignored(ssh_lab, par
     saw("over ssh: a .bashrc that prints", "none: what it prints is left out", None)
 
 
-def test_a_user_name_is_no_option(ssh_lab, tmp_path, saw):
+def test_user_name_is_not_parsed_as_ssh_option(ssh_lab, tmp_path, saw):
     """L25. The ssh client does not run a command that a user name contains."""
     witness = tmp_path / "witness"
     for user in (f"-oProxyCommand=touch {witness}", f"x -oProxyCommand=touch {witness}"):
@@ -167,7 +167,7 @@ def test_a_user_name_is_no_option(ssh_lab, tmp_path, saw):
     saw("over ssh: --ssh_username that is an option of ssh", problem.partition("machines: ")[2], None)
 
 
-def test_homes_must_agree_and_rsync_needs_a_login_that_prints_nothing(ssh_lab, workspace, tmp_path, saw):
+def test_different_homes_and_noisy_rsync_login_are_refused(ssh_lab, workspace, tmp_path, saw):
     """L24. rsync cannot skip the text on standard output, and the error names the file to change."""
     ssh_lab.write_in_homes(".bashrc", f'[ "$(hostname)" = machine-1 ] && HOME={tmp_path}/other\n')
     done = ssh_lab.tutorial(*launch(workspace, tmp_path / "homes"))
@@ -198,7 +198,7 @@ def assert_home(lab, run: Path, *names: str) -> None:
     assert left_of_starts(lab, TARGET) == []
 
 
-def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
+def test_killed_coordinator_loses_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
     """Downloads are complete. ``fetch`` downloads the rest when the machines can be reached, and the run continues."""
     run = tmp_path / "run"
     small_batches = ["--batch-size", "10"]  # an epoch takes some seconds, longer than a copy even on a busy computer
@@ -240,7 +240,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
 
 
 @pytest.mark.timeout(600)
-def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
+def test_commands_of_own_machines_page(ssh_lab, tmp_path):
     """docs/own-machines.md, executed as it is: on the login node, in a folder with a program of the user's."""
     page = (Path(__file__).parents[2] / "docs" / "own-machines.md").read_text()
     (block,) = [text for text in re.findall(r"(?:^(?:    .*)?\n)+", page, re.MULTILINE) if "--copy_to" in text]

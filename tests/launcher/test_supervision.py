@@ -56,7 +56,7 @@ def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Me
     return ""
 
 
-def test_a_silent_agent_and_a_stall(watcher, clock):
+def test_silent_agent_and_stall_are_failures(watcher, clock):
     """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread, and nobody is blamed."""
     watcher._stacks = {0: [], 1: []}
     idle, busy = Heartbeat(False, 0, 0.0), Heartbeat(True, 0, 0.0)
@@ -70,7 +70,7 @@ def test_a_silent_agent_and_a_stall(watcher, clock):
     assert checks(watcher, clock, 2).startswith("agent on a: sent no message for 30 s")
 
 
-def test_a_stall_with_an_agent_that_does_not_answer(watcher, clock):
+def test_silent_agent_is_cause_of_stall(watcher, clock):
     """L18. The time limit of a stall can be shorter than that of silence, and the silent machine is the cause."""
     watcher.limits = Limits(stall=6, silence=30)
     watcher._stacks = {0: []}
@@ -136,7 +136,7 @@ def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
     assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == []
 
 
-def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypatch):
+def test_agent_runs_its_roles_until_stop(quiet_agent, monkeypatch):
     """L22. Servers are ready when their ports listen. The ports are read from the kernel."""
     port, looks = quiet_agent.machine.port, iter([set(), {quiet_agent.machine.port + 1}])
     monkeypatch.setattr(network, "listening_ports", lambda: next(looks, {port}))
@@ -158,7 +158,7 @@ def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypat
     assert (kinds.count("started"), kinds.count("exited"), kinds[-1]) == (2, 2, "Done")
 
 
-def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, clock):
+def test_agent_stops_without_coordinator(quiet_agent, clock):
     """L26. The agent stops its processes by itself."""
     quiet_agent.spec = replace(quiet_agent.spec, silence=5.0)
     quiet_agent.last_heard = clock[0]
@@ -171,7 +171,7 @@ def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, clock)
     assert quiet_agent.stopping
 
 
-def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkeypatch):
+def test_second_sigterm_does_not_interrupt_the_cleanup(quiet_agent, monkeypatch):
     """L1. Slurm sends SIGTERM twice, and a killed server leaves the files of GraphBolt in /dev/shm."""
     monkeypatch.setattr(agent, "end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, quiet_agent.stop_on_signal)
@@ -184,7 +184,7 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
     assert type(quiet_agent.channel.heard[-1]).__name__ == "Done"
 
 
-def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, monkeypatch):
+def test_heartbeat_reports_computing_writing_and_sending(quiet_agent, clock, monkeypatch):
     """The bytes sent since the start of the agent, and the work between two heartbeats, two seconds apart."""
     quiet_agent.next_heartbeat, signs, sent = clock[0], {"cpu": 0.0, "wrote": 0}, [10**9]
     quiet_agent.sent_before = 10**9
@@ -201,7 +201,7 @@ def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, mo
         quiet_agent.channel.heard.clear()
 
 
-def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
+def test_events_stay_in_files_if_coordinator_does_not_read(quiet_agent):
     """L23. The memory for waiting messages is bounded."""
     (quiet_agent.logs / "events-0.jsonl").write_text('{"kind": "joined"}\n')
     quiet_agent.channel.waiting = bytearray(MAX_QUEUED_BYTES + 1)
@@ -227,7 +227,7 @@ print(first.pid, second.poll())
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a process of another user")
-def test_a_child_of_another_user_does_not_save_the_others():
+def test_descendants_of_other_users_are_skipped():
     """L7. Descendants of other users are skipped."""
     done = subprocess.run([sys.executable, "-c", DESCENDANTS], capture_output=True, text=True, timeout=30)
     pid, code = done.stdout.split() or ["0", done.stderr]
@@ -235,7 +235,7 @@ def test_a_child_of_another_user_does_not_save_the_others():
     assert code == str(-signal.SIGTERM)
 
 
-def test_a_program_that_ends_at_once_keeps_its_exit_code(monkeypatch, tmp_path):
+def test_exit_code_of_short_program_is_kept(monkeypatch, tmp_path):
     """L8. A dropped Popen object would collect the exit code, and the agent would wait for it forever."""
 
     class SlowPopen(subprocess.Popen):

@@ -82,7 +82,7 @@ def code_of(notebook: Path) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in code_cells(notebook))
 
 
-def test_every_line_of_the_table_is_read():
+def test_every_table_row_is_parsed():
     assert len(rows()) > 300
     assert all(STATUS.fullmatch(row.status) for row in rows())
     assert all(SOURCES.fullmatch(row.source) for row in rows())
@@ -91,14 +91,14 @@ def test_every_line_of_the_table_is_read():
     assert twice == []
 
 
-def test_every_section_is_that_of_its_lesson():
+def test_sections_exist_in_their_lessons():
     headings = re.findall(r"^## (\d\d) \[.+\]\((.+)\)$", (NOTEBOOKS / "COVERAGE.md").read_text(), re.MULTILINE)
     assert headings == [(number, path.name) for number, path in LESSONS.items()]
     assert {row.lesson for row in rows()} == set(LESSONS)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.lesson} {row.item}")
-def test_the_lesson_shows_it(row):
+def test_lesson_contains_code_and_output(row):
     """The code stands in a cell, and what it printed holds the output; a text stands in any cell."""
     cells = json.loads(LESSONS[row.lesson].read_text())["cells"]
     if row.status == "text only" or row.status.startswith("not possible"):
@@ -132,13 +132,13 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_of_the_guide_occurs_in_a_lesson(name):
+def test_every_api_of_the_guide_occurs_in_a_lesson(name):
     """In a code cell, or in what one prints: the source of a function of ``support``, for one."""
     assert any(name in code_of(path) + outputs_of(path) for path in LESSONS.values())
 
 
 @pytest.mark.parametrize("number", LESSONS)
-def test_readme_lists_the_lesson_with_its_own_metadata(number):
+def test_readme_table_agrees_with_lesson_metadata(number):
     name = LESSONS[number].name
     readme = (NOTEBOOKS.parent / "README.md").read_text()
     (line,) = [line for line in readme.splitlines() if f"(notebooks/{name})" in line]
@@ -149,7 +149,7 @@ def test_readme_lists_the_lesson_with_its_own_metadata(number):
 
 
 @pytest.mark.parametrize("number", LESSONS)
-def test_stubs_are_not_yet_right_and_solutions_are(number):
+def test_stubs_fail_and_solutions_pass(number):
     """Each exercise and piece is unfinished in the lesson and correct in the solution, by the committed outputs."""
     stub, solution = (outputs_of(folder / LESSONS[number].name) for folder in (NOTEBOOKS, NOTEBOOKS / "solutions"))
     # Lesson 00 shows a wrong answer and its correction first; the last word on each exercise counts.

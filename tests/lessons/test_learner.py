@@ -41,7 +41,7 @@ def write_lesson(path: Path, folder: Path) -> Path:
 @pytest.mark.cluster
 @pytest.mark.whole_run
 @pytest.mark.timeout(2700)
-def test_the_lessons_give_the_same_results_with_pieces_of_a_learner(emulation, tmp_path):
+def test_lessons_give_same_results_with_second_solution(emulation, tmp_path):
     """One lesson after the other, as learners work: each uses the pieces of the lessons before it."""
     folder = folder_of_a_lesson()
     (folder / ".copied.json").write_text("{}")  # as in the folder of make lab, so that check copies the pieces

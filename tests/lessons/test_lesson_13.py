@@ -106,7 +106,7 @@ DRAWS = [(in_batch, {}), (in_batch, {"apart": True}), (without_the_own, {})]
 test_right_draws, test_wrong_draws = answer_tests(lesson_13.check_in_batch, DRAWS, WRONG_DRAWS, "drawn")
 
 
-def test_ranks_and_loss_by_hand():
+def test_ranks_and_loss_equal_manual_values():
     h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0], [0.6, -0.8]])
     one, two = torch.tensor([0]), torch.tensor([1])
     assert ranks_among(h, one, two, torch.tensor([2, 3])).tolist() == [2.0]
@@ -132,7 +132,7 @@ print(sum(1 for _ in batches(links, torch.arange(8 + rank), args, 0)))
 
 
 @pytest.mark.parametrize(("epoch_edges", "steps"), [(100, 2), (8, 1)])
-def test_ranks_with_uneven_shares_make_equally_many_steps(epoch_edges, steps, tmp_path):
+def test_uneven_shares_give_equal_steps(epoch_edges, steps, tmp_path):
     """Shares of 8 and 9 edges, batches of 4: a rank with a third batch would wait for ever in DDP."""
     words = [sys.executable, "-c", STEPS]
     more = [str(tmp_path / "store"), str(epoch_edges)]

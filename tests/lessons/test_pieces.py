@@ -96,7 +96,7 @@ class Counter:
 '''
 
 
-def test_a_hole_keeps_all_but_the_body():
+def test_hole_replaces_only_the_body():
     body = "        # a comment inside\n        total = a\n        return total + b"
     expected = SOURCE.rstrip().replace(body, "        ...  # your code here")
     assert make_holes.make_holes(SOURCE, ["Counter.add"]) == expected
@@ -164,12 +164,12 @@ def test_check_explains(work, capsys):
     assert "not yet. FileNotFoundError" in capsys.readouterr().out
 
 
-def test_an_endless_loop_ends(work, capsys):
+def test_check_ends_endless_loop(work, capsys):
     said = check(capsys, "    while x:\n        pass", seconds=3)
     assert "  test_twice\n  The test did not end within 3 s." in said
 
 
-def test_a_piece_is_copied_only_into_the_folder_of_the_learner(work, capsys, monkeypatch):
+def test_piece_is_copied_only_into_learner_folder(work, capsys, monkeypatch):
     mine = "    return x + x"
     assert check(capsys, mine) == f"twice.py: correct. All 1 tests pass.\n{COURSE_S}"
     (work / ".copied.json").write_text("{}")

@@ -91,7 +91,7 @@ exit 1
 
 
 @pytest.mark.timeout(600)
-def test_a_stack_where_py_spy_is_refused(emulation, monkeypatch, bare_path):
+def test_lesson_shows_stack_without_py_spy(emulation, monkeypatch, bare_path):
     """Lesson 09, as far as the first stack of a job that waits."""
     link(bare_path, ["ps", "pgrep", "ss"])
     (bare_path / "py-spy").write_text(REFUSES)
@@ -105,7 +105,7 @@ def test_a_stack_where_py_spy_is_refused(emulation, monkeypatch, bare_path):
     assert printed.count("in wait_for_senders") >= 2
 
 
-def test_a_wait_ends_when_a_process_has_failed(tmp_path):
+def test_wait_ends_when_process_fails(tmp_path):
     """At once, with the end of its log."""
     lesson = lesson_code("09", "log", "wait_until")
     (tmp_path / "server-1.log").write_text("PermissionError: .dgl\n")
@@ -124,7 +124,7 @@ def test_slurm_needs_root(monkeypatch, capsys):
     assert programs.available("Slurm")
 
 
-def test_a_server_s_program_is_found_beside_the_folders_of_path(tmp_path, monkeypatch):
+def test_server_programs_are_found_outside_path(tmp_path, monkeypatch):
     for name in ("bin", "sbin"):
         (tmp_path / name).mkdir()
     (tmp_path / "sbin" / "sshd").symlink_to("/bin/sh")

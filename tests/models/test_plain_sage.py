@@ -33,7 +33,7 @@ def test_equal_to_dgl_forward_and_backward(shape, sizes, idtype):
     assert largest_difference(found, expected) <= TOLERANCE
 
 
-def test_without_edges_a_node_keeps_its_own_part():
+def test_node_without_edges_uses_self_weights():
     """DGL's layer fails here. All weights still get a gradient, which DDP waits for."""
     layer = PlainSAGEConv(32, 16)
     x, indices = torch.randn(3, 32), torch.empty(0, dtype=torch.int64)
@@ -53,7 +53,7 @@ class NativeSAGE(GraphSAGE):
         self.layers = torch.nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(self.sizes))
 
 
-def test_checkpoints_go_both_ways(small_dataset):
+def test_checkpoints_are_interchangeable_with_dgl_layers(small_dataset):
     """Equal seeds give equal weights with equal names. On sampled blocks, both models return the same logits."""
     graph, models = small_dataset.graph, []
     for kind in (NativeSAGE, GraphSAGE):

@@ -40,7 +40,7 @@ def test_a_full_or_read_only_disk_is_named_with_a_remedy(small_dataset, data_roo
         assert f"{text}2 []\n" in done.stderr
 
 
-def test_what_killed_processes_have_left_is_removed(tmp_path, monkeypatch):
+def test_remains_of_killed_processes_are_removed(tmp_path, monkeypatch):
     """D18. Another process that writes a partition there is waited for."""
     if (child := os.fork()) == 0:
         monkeypatch.setattr("tutorial_lib.partition.folder.write_json", lambda *_: os.kill(os.getpid(), signal.SIGKILL))

@@ -66,7 +66,7 @@ def by_dgl_and_by_us(dataset: Dataset, parts: int, folder: Path) -> list[list[Pa
 
 
 @pytest.mark.parametrize(("which", "parts"), [("small", 3), ("one way", 2), ("one way", 3)])
-def test_parts_mean_the_same_as_those_of_dgl(which, parts, small_dataset, tmp_path):
+def test_parts_are_equivalent_to_dgl_parts(which, parts, small_dataset, tmp_path):
     """D19. Leaving edges are stored, and all fields have DGL's types."""
     dataset = small_dataset if which == "small" else one_way_dataset()
     dgl.seed(5)

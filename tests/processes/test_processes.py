@@ -52,7 +52,7 @@ def lines_of(*ranks: int) -> list[str]:
 
 
 @METHODS
-def test_results_in_rank_order_equal_all_reduce_and_nothing_left(start, capsys):
+def test_results_output_and_all_reduce_in_one_start(start, capsys):
     """With a tensor that all share and output of every kind, in one start: one of fresh interpreters takes long."""
     start(rf.thread_count, 1)  # whatever Python opens once
     tensor = torch.zeros(4).share_memory_()
@@ -66,7 +66,7 @@ def test_results_in_rank_order_equal_all_reduce_and_nothing_left(start, capsys):
     assert capsys.readouterr().out.splitlines() == lines_of(0, 1)
 
 
-def test_ranks_get_arguments_environment_threads_and_no_socket_of_the_parent(capsys):
+def test_ranks_get_arguments_environment_and_threads(capsys):
     """With a socket of the parent, the port at which ranks find each other would stay taken after its end."""
     first, second = found = fork(rf.portrait, 2, ("a", {"b": 1}))
     assert [rank["args"] for rank in found] == [(rank, 2, "a", {"b": 1}) for rank in range(2)]
@@ -80,7 +80,7 @@ def test_ranks_get_arguments_environment_threads_and_no_socket_of_the_parent(cap
     assert capsys.readouterr().out == ""
 
 
-def test_runs_at_once_do_not_meet(monkeypatch):
+def test_concurrent_runs_do_not_interfere(monkeypatch):
     """They share the environment that ranks start with, and a rank is a copy of what other threads do meanwhile."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with ThreadPoolExecutor(8) as threads:
@@ -90,7 +90,7 @@ def test_runs_at_once_do_not_meet(monkeypatch):
 
 
 @METHODS
-def test_exception_keeps_type_attributes_and_traceback_and_ends_the_siblings(start):
+def test_exception_keeps_attributes_and_ends_other_ranks(start):
     begin = time.monotonic()
     with pytest.raises(rf.OwnError) as caught:
         start(rf.fail, 2, ("OwnError",), backend="gloo", timeout=LIMIT)
@@ -112,26 +112,26 @@ def test_exception_keeps_type_attributes_and_traceback_and_ends_the_siblings(sta
         ("KeyboardInterrupt", r"^rank 1 raised KeyboardInterrupt", None, None),
     ],
 )
-def test_end_without_a_result_names_rank_and_cause(how, message, code, name):
+def test_exit_without_result_names_rank_and_cause(how, message, code, name):
     with pytest.raises(RankFailed, match=message) as caught:
         fork(rf.fail, 2, (how,), backend="gloo", timeout=LIMIT)
     assert (caught.value.rank, caught.value.signal) == (1, name)
     assert code is None or caught.value.exit_code == code
 
 
-def test_the_cause_may_come_a_moment_after_its_effect():
+def test_cause_is_found_after_its_consequence():
     with pytest.raises(ValueError, match="the cause"):
         fork(rf.effect_before_cause, 2)
 
 
 @METHODS
-def test_a_rank_that_dies_after_its_return_is_a_failure(start):
+def test_rank_that_dies_after_return_is_a_failure(start):
     with pytest.raises(RankFailed, match=r"^rank 1 returned its result, then ended with exit code 3") as caught:
         start(rf.dies_after_its_return, 2, timeout=LIMIT)
     assert (caught.value.rank, caught.value.exit_code, caught.value.output) == (1, 3, "last words")
 
 
-def test_time_limit_says_where_each_rank_is():
+def test_time_limit_reports_stack_of_each_rank():
     with pytest.raises(RanksTimedOut) as caught:
         fork(rf.sleeps_on, 2, backend="gloo", timeout=1.5)
     error = caught.value

@@ -43,7 +43,7 @@ def fewest_pulls(batches, room):
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("room", [1, 7, 20, 34])
-def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
+def test_cache_pulls_as_few_rows_as_belady(monkeypatch, room, early):
     """All batches are announced. Rows are right while other rows move and the next batch is requested."""
     generator = torch.Generator().manual_seed(room)
     everything = torch.randn(60, 5, generator=generator)
@@ -70,7 +70,7 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_read_and_a_cancel_forget_the_announced_batches(monkeypatch, early):
+def test_read_and_cancel_drop_announced_batches(monkeypatch, early):
     everything = torch.randn(60, 5)
     tensor = Rows(everything, 20, 25)
     wire = Wire(monkeypatch, tensor)
@@ -88,7 +88,7 @@ def test_a_read_and_a_cancel_forget_the_announced_batches(monkeypatch, early):
 
 
 @pytest.mark.parametrize("own", [(0, 0), (0, 60), (20, 25)])
-def test_means_of_lists_of_slots(monkeypatch, own):
+def test_means_over_cache_slots(monkeypatch, own):
     """Lists with own rows, with rows of other machines, with both and with none, as embedding_bag computes them."""
     everything = torch.randn(60, 5)
     tensor = Rows(everything, *own)

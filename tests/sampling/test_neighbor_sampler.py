@@ -15,7 +15,7 @@ def lists_of(sampler: NeighborSampler, nodes: list[int], fanout: int) -> list[li
 
 
 @pytest.mark.parametrize("graphbolt", [False, True])
-def test_neighbors_are_sampled_here_and_by_the_machine_that_has_the_node(monkeypatch, graphbolt):
+def test_neighbors_are_sampled_locally_and_by_owner(monkeypatch, graphbolt):
     """D4. Samples do not change which lists are here.
 
     The budget holds the list of node 4 and not that of node 3, which its own machine samples.
@@ -46,7 +46,7 @@ def test_neighbors_are_sampled_here_and_by_the_machine_that_has_the_node(monkeyp
     assert (sampler.scratch == -1).all()
 
 
-def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
+def test_adjacency_of_most_used_nodes_is_cached(monkeypatch):
     """D4. The lists depend on the partition and the budget alone.
 
     This part has nodes 0 to 3. Node 5 has three edges into it, node 4 has one. Node 6 is a neighbor of node 5.

@@ -23,7 +23,7 @@ def test_ids_are_sent_in_32_bits_if_they_fit(monkeypatch, far):
     assert (answer.counts.tolist(), answer.sources.dtype) == ([3, 0, 2], torch.int64 if far else torch.int32)
 
 
-def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_server_without_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.setattr(rpc, "RESPONSE_SECONDS", 2.5)
     monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
     what = "rows: response 1 of 2 from the DGL servers of other machines"

@@ -47,7 +47,7 @@ def small_graph() -> dgl.DGLGraph:
     )
 
 
-def test_a_layer_is_the_formula():
+def test_layer_equals_formula():
     graph = small_graph()
     torch.manual_seed(0)
     layer = RelationalLayer(graph.canonical_etypes, ["a", "b"], 3, 5)
@@ -64,14 +64,14 @@ def test_a_layer_is_the_formula():
         assert torch.allclose(found[name], expected, atol=1e-5)
 
 
-def test_types_without_a_way_to_the_target_are_left_out():
+def test_types_without_path_to_target_are_skipped():
     relations = [("a", "r", "b"), ("b", "s", "c"), ("c", "t", "d")]
     model = RGCN(relations, "c", {"a": 7, "d": 3}, 4, 4, 2)
     assert list(model.project) == ["a"]
     assert [layer.relations for layer in model.layers] == [relations[:2], relations[1:2]]
 
 
-def test_every_weight_takes_part_also_without_edges():
+def test_every_weight_gets_a_gradient():
     """D13. Every weight gets a gradient, even if a batch lacks relations or has no edge, because DDP waits for it."""
     relations = small_graph().canonical_etypes
     model = RGCN(relations, "b", {"a": 6}, 4, 4, 3)
@@ -85,7 +85,7 @@ def test_every_weight_takes_part_also_without_edges():
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 
-def test_batches_are_dictionaries_and_cover_every_seed_once(academic):
+def test_batches_cover_every_seed_once(academic):
     papers = torch.arange(0, 110, 2)
     loader = BatchLoader(academic.graph, {"paper": papers}, [3, 2], 20, shuffle=True)
     batches = [batch for _step, batch in loader.batches(0)]
@@ -121,9 +121,7 @@ def rows_in_original_order(out: Path, folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.cluster
-def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
-    emulation, nothing_left, academic, tmp_path
-):
+def test_resume_with_equal_embeddings_after_killed_trainer(emulation, nothing_left, academic, tmp_path):
     """Killed in mid-epoch and resumed: the rows, the weights and the predictions of a run that was left alone."""
     data_root = tmp_path / "data"  # with no other partition in it
     common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", "2"]

@@ -54,13 +54,13 @@ def view(tiny: Dataset) -> TrainingGraph:
     return TrainingGraph(tiny.graph, torch.arange(tiny.graph.num_nodes()), 3)
 
 
-def test_the_split_of_a_seed_never_changes() -> None:
+def test_edge_split_of_seed_is_fixed() -> None:
     """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), computed in Python's integers."""
     found = [pair_hash(torch.tensor([7, 2**40]), torch.tensor([3, 5]), seed).tolist() for seed in (0, 2**40)]
     assert found == [[0x5C8EAEB05F1BEA1E, 0x0EB28B089A755952], [0xADB536A949F9E0E1, 0x999D87B2166926C1]]
 
 
-def test_both_directions_of_an_edge_are_on_one_side(tiny: Dataset) -> None:
+def test_both_directions_are_in_the_same_split(tiny: Dataset) -> None:
     """D9. Both directions of an edge are on the same side of the split."""
     src, dst = tiny.graph.edges(order="eid")
     original = torch.arange(tiny.graph.num_nodes())
@@ -80,7 +80,7 @@ def ends_of(block: dgl.DGLGraph) -> torch.Tensor:
     return torch.stack([block.srcdata[dgl.NID][src], block.dstdata[dgl.NID][dst]])
 
 
-def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGraph) -> None:
+def test_blocks_exclude_only_edges_of_the_batch(view: TrainingGraph) -> None:
     """D9. With full fan-out, a block has every training edge into its seeds except the edges of the batch."""
     graph = view.graph
     side = view.split_of_edges(*graph.edges(order="eid"))
@@ -101,7 +101,7 @@ def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGra
         assert sorted(ends_of(block).T.tolist()) == sorted(pairs.tolist())
 
 
-def test_a_batch_depends_on_the_seeds_alone(view: TrainingGraph) -> None:
+def test_batch_depends_only_on_seed_epoch_and_step(view: TrainingGraph) -> None:
     """D8. The batches of an epoch depend only on the seed, the epoch and the step."""
     edges = torch.arange(0, view.graph.num_edges(), 7)
 
@@ -123,7 +123,7 @@ def test_a_batch_depends_on_the_seeds_alone(view: TrainingGraph) -> None:
     assert not torch.equal(first[0], epoch(2)[0])
 
 
-def test_loss_by_hand(tiny: Dataset) -> None:
+def test_loss_equals_manual_value(tiny: Dataset) -> None:
     task, h = LinkTask(LocalShard(tiny), CONFIG), torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 2.0]])
     pairs = torch.tensor([0]), torch.tensor([1]), torch.tensor([[2, 0]])
     loss, count = task.loss(lambda _blocks, rows: rows, (None, h, *pairs))
@@ -133,7 +133,7 @@ def test_loss_by_hand(tiny: Dataset) -> None:
     assert count == 1
 
 
-def test_ranks_by_hand() -> None:
+def test_ranks_equal_manual_values() -> None:
     """D10. The endpoints of an edge are no negatives of it, and a tie counts one half."""
     h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
     edges = torch.tensor([0, 2, 0]), torch.tensor([1, 3, 4])
@@ -162,7 +162,7 @@ def test_negatives_and_validation_edges(tiny: Dataset) -> None:
     assert len(task.train_loader) == 10
 
 
-def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
+def test_exact_embeddings_exclude_held_out_edges(tiny: Dataset) -> None:
     """D9. The exact embeddings equal those of a graph without the held-out edges."""
     graph, task = tiny.graph, LinkTask(LocalShard(tiny), replace(CONFIG, eval_batch_size=700))
     removed = dgl.remove_edges(graph, torch.cat([task.edges["val"], task.edges["test"]]))
@@ -178,7 +178,7 @@ def without_labels(dataset: Dataset) -> Dataset:
 
 
 @pytest.mark.whole_run
-def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -> None:
+def test_resume_single_process_exactly(tiny: Dataset, tmp_path: Path) -> None:
     shard = LocalShard(tiny)
     whole = train_single(shard, CONFIG)
     assert whole.epochs[-1].loss < 0.75 * whole.epochs[0].loss

@@ -19,7 +19,7 @@ from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.config import TrainConfig
 
 
-def test_several_types_of_nodes_are_refused_before_the_start(data_root, tmp_path, run_here):
+def test_typed_graph_is_refused_before_the_start(data_root, tmp_path, run_here):
     data = ["--dataset", "synthetic-academic", "--scale", "0.005", "--root", str(data_root)]
     done = run_here("train", "--task", "link", *data, "--emulate", "2", "--out", "run")
     assert done.returncode == 2
@@ -38,7 +38,7 @@ def test_several_types_of_nodes_are_refused_before_the_start(data_root, tmp_path
         (False, True, True, True, {"hetero"}),
     ],
 )
-def test_each_task_refuses_data_that_does_not_suit_it(features, labels, masks, typed, suited, monkeypatch):
+def test_tasks_refuse_unsuitable_data(features, labels, masks, typed, suited, monkeypatch):
     monkeypatch.setitem(TASKS, "degree", TaskEntry("degree", "DegreeTask", labels=False))
     facts = {"name": "x", "num_features": 5 * features, "num_classes": 3 * labels, "masks": masks}
     facts |= {"target": "paper"} if typed else {}
@@ -52,7 +52,7 @@ def test_each_task_refuses_data_that_does_not_suit_it(features, labels, masks, t
 
 
 @pytest.mark.parametrize("name", ["node", "embedding"])
-def test_a_task_gets_float_labels_unchanged(name, small_dataset, monkeypatch):
+def test_float_labels_are_unchanged(name, small_dataset, monkeypatch):
     monkeypatch.setattr(NodeTask, "get_labels", lambda task: torch.rand(task.shard.graph.num_nodes()))
     task = get_task_class(name)(LocalShard(small_dataset), TrainConfig(task=name, fanouts=(3,), hidden_size=8))
     _, batch = next(task.train_loader.batches(0))
@@ -60,7 +60,7 @@ def test_a_task_gets_float_labels_unchanged(name, small_dataset, monkeypatch):
 
 
 @pytest.mark.parametrize(("task", "score"), [("link", "MRR"), ("node", "accuracy")])
-def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkeypatch):
+def test_scores_have_correct_names(task, score, data_root, tmp_path, monkeypatch):
     """The MRR of links once stood in result.json as val_accuracy."""
     for name, value in {"epoch_edges": 1000, "val_edges": 200, "eval_negatives": 20}.items():
         monkeypatch.setattr(link.LinkTask, name, value)

@@ -33,7 +33,7 @@ def test_trial_imports(code, status, detail):
     assert finding.detail.startswith(detail)
 
 
-def test_machines_check_themselves(emulation, partition_of):
+def test_doctor_checks_emulated_machines(emulation, partition_of):
     findings = examine_machines(Layout(2), partition_of(2).config)
     found = {finding.check: finding.status for finding in findings if finding.machine == "machine-1"}
     assert set(found.values()) == {"ok"}
@@ -56,7 +56,7 @@ def over_ssh(tmp_path, monkeypatch):
     return look
 
 
-def test_real_machines(over_ssh, partition_of):
+def test_doctor_checks_machine_over_ssh(over_ssh, partition_of):
     """The machine over ssh is this computer."""
     findings = over_ssh('echo "Welcome!"; exec sh -c "$last"', part_config=partition_of(1).config)
     found = {finding.check: finding.status for finding in findings}
@@ -74,7 +74,7 @@ def test_public_addresses_are_not_contacted(over_ssh, tmp_path):
     assert (tmp_path / "contacted").exists()
 
 
-def test_the_command_fails_when_a_check_does(emulation, partition_of):
+def test_doctor_fails_if_a_check_fails(emulation, partition_of):
     done = tutorial("doctor", "--emulate", "1", "--part_config", str(partition_of(2).config), "--json", code=1)
     findings = [Finding(**values) for values in json.loads(done.stdout)]
     assert "has 2 parts for 1 machines" in the_fail(f for f in findings if f.check == "partition").detail

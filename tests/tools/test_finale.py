@@ -26,7 +26,7 @@ def confirm(scale: float, epochs: int) -> None:
     jobs.confirm(source, Layout(2).make_backend(), 1, TrainConfig(epochs=epochs), yes=False)
 
 
-def test_a_large_run_needs_an_answer(monkeypatch, capsys):
+def test_large_run_needs_confirmation(monkeypatch, capsys):
     confirm(0.01, epochs=1)
     assert re.search(r"estimate: .* about [\d.]+ MB of memory on each machine, 1 min", capsys.readouterr().out)
     for answer in (True, False):
@@ -41,7 +41,7 @@ def test_a_large_run_needs_an_answer(monkeypatch, capsys):
         (["--dataset", "synthetic-products", "--full", "--epochs", "1000", "--out", "out"], "was not confirmed"),
     ],
 )
-def test_the_command_refuses(words, message, run_here, tmp_path):
+def test_finale_refuses_invalid_options(words, message, run_here, tmp_path):
     done = run_here("finale", *words)
     assert done.returncode == 2
     assert message in done.stderr
@@ -92,7 +92,7 @@ def test_published_figures_are_shown_only_for_the_published_graph(tmp_path):
 
 
 @pytest.mark.cluster
-def test_interrupted_and_continued(emulation, nothing_left, data_root, tmp_path):
+def test_finale_resumes_after_interrupt(emulation, nothing_left, data_root, tmp_path):
     out, command = tmp_path / "finale", [sys.executable, "-m", "tutorial_lib"]
     settings = "--scale 0.005 --epochs 12 --fanouts 5,5 --hidden-size 32 --batch-size 100"
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

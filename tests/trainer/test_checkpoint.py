@@ -26,7 +26,7 @@ from tutorial_lib.trainer.manifest import (
 
 
 @pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, torch.optim.SGD])
-def test_training_continues_exactly(tmp_path, optimizer_class):
+def test_resume_is_exact(tmp_path, optimizer_class):
     options = {"momentum": 0.9} if optimizer_class is torch.optim.SGD else {"amsgrad": True, "betas": (0.8, 0.99)}
     model, optimizer = trained(optimizer_class, **options)
     save(tmp_path, model, optimizer, TrainState(epochs_of(1, loss=float("nan"))))
@@ -38,7 +38,7 @@ def test_training_continues_exactly(tmp_path, optimizer_class):
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_two_are_kept(tmp_path):
+def test_two_checkpoints_are_kept(tmp_path):
     """D16. The two newest checkpoints are kept, also if a resumed run saves the same epoch again."""
     for count in (1, 2, 2, 3):
         save(tmp_path, *trained(), count)
@@ -55,7 +55,7 @@ def test_a_checkpoint_every_second_epoch_and_at_the_end(tmp_path):
     assert told == [("checkpoint", {"epochs": count}) for count in (2, 4, 5)]
 
 
-def test_the_middle_of_an_epoch_is_saved_as_a_number_of_steps(tmp_path):
+def test_mid_epoch_checkpoint_stores_step(tmp_path):
     """If its file is damaged, the beginning of the epoch is loaded."""
     model, optimizer = trained()
     save(tmp_path, model, optimizer, 1)
@@ -83,7 +83,7 @@ def saved_twice(saved) -> Path:
     return saved
 
 
-def test_damage_is_found_and_the_file_named(saved):
+def test_damaged_file_is_named(saved):
     model, manifest = saved / "epoch-0001" / "model.safetensors", saved / "manifest.json"
     for path in (model, model.with_name("optimizer.safetensors"), manifest):
         content = path.read_bytes()
@@ -116,7 +116,7 @@ def test_a_manifest_names_only_files_of_its_checkpoint(folder, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["epoch-0002/model.safetensors", "manifest.json", "missing"])
-def test_damage_costs_one_epoch(saved_twice, name):
+def test_damaged_checkpoint_loses_one_epoch(saved_twice, name):
     """D16. A run resumes from the newest intact checkpoint, which the next save does not replace."""
     if name == "missing":
         (saved_twice / "manifest.json").unlink()
@@ -140,7 +140,7 @@ def test_damage_costs_one_epoch(saved_twice, name):
             read()
 
 
-def test_the_files_of_the_user_stay(saved_twice, tmp_path_factory):
+def test_user_files_are_kept(saved_twice, tmp_path_factory):
     """Only files with exactly our names are removed. A folder is removed only if nothing else is in it."""
     shutil.copytree(saved_twice / "epoch-0002", saved_twice / "epoch-0002-best-keep")
     users = {".notes", ".model.safetensors", "epoch-0001/notes.txt", "epoch-0002-best-keep/model.safetensors"}
@@ -159,7 +159,7 @@ def test_the_files_of_the_user_stay(saved_twice, tmp_path_factory):
     assert (elsewhere / "model.safetensors").read_text() == "mine"
 
 
-def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
+def test_files_are_synced_before_manifest(tmp_path, monkeypatch):
     """D16. Every file and folder is flushed with fsync before the manifest replaces the previous one."""
     told = []
     fsync, replace = os.fsync, Path.replace
@@ -187,7 +187,7 @@ def run_ranks(mode: str, *folders: Path) -> list[list[str]]:
     return fork(fix_openmp(saves_and_loads), 2, (mode, folders), backend="gloo", threads=1, timeout=60)
 
 
-def test_damage_on_another_machine_sends_all_ranks_back(tmp_path):
+def test_damage_on_one_machine_affects_all_ranks(tmp_path):
     """D16. All ranks load the newest checkpoint that is intact on all machines. Only machine 1 sees the damage."""
     folders = [tmp_path / f"machine-{k}" for k in (0, 1)]
     first, second = run_ranks("damage", *folders)
@@ -199,14 +199,14 @@ def test_damage_on_another_machine_sends_all_ranks_back(tmp_path):
     assert second == ["2 11.0", "1 1.0"]
 
 
-def test_no_rank_removes_a_checkpoint_before_the_new_manifest(tmp_path):
+def test_old_checkpoint_is_kept_until_new_manifest(tmp_path):
     """Rank 0 takes half a second to write each manifest. The first trainer of another machine removes, too."""
     shared = tmp_path / "shared"
     run_ranks("slow", shared, shared)
     assert {path.name for path in shared.glob("epoch-*")} == {"epoch-0002", "epoch-0003"}
 
 
-def test_every_setting_that_differs_is_listed(saved):
+def test_different_settings_are_listed(saved):
     """D17. Every setting that differs from the checkpoint is listed, and a checkpoint changes none of an optimizer."""
     found = read_checkpoint(saved).manifest.description
     check_same_settings(found, {**SETTINGS, "epochs": 30}, saved)
@@ -216,7 +216,7 @@ def test_every_setting_that_differs_is_listed(saved):
 
 
 @pytest.mark.parametrize(("limit", "file"), [(300, "model"), (1300, "optimizer")])
-def test_the_previous_checkpoint_survives_a_write_that_fails(saved, limit, file):
+def test_previous_checkpoint_survives_failed_write(saved, limit, file):
     """Files may not grow beyond the limit, as on a full disk. The optimizer has more bytes than the model."""
     before = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -59,7 +59,7 @@ print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, psutil.net_if_stats(
 """
 
 
-def test_a_command_on_a_machine_is_as_with_ssh(lab):
+def test_on_behaves_like_ssh(lab):
     """Output, exit code, standard input, signals; also on all."""
     assert tutorial("on", "machine-1", "hostname") == "machine-1\n"
     assert sorted(tutorial("on", "all", "hostname").splitlines()) == ["[machine-0] machine-0", "[machine-1] machine-1"]
@@ -75,7 +75,7 @@ def test_a_command_on_a_machine_is_as_with_ssh(lab):
     assert "sleep 1000" not in commands_on("machine-1")
 
 
-def test_cables_are_cut_mended_and_changed(lab):
+def test_cut_mend_and_change_links(lab):
     """L33. A cut is at the bridge: packets vanish, and the machine's card stays up."""
     if (tc := find_program("tc")) is None:
         pytest.skip("needs the program tc (package iproute2)")
@@ -92,7 +92,7 @@ def test_cables_are_cut_mended_and_changed(lab):
     assert abs(int(shm) - 500_000_000) < 8192  # whole pages
 
 
-def test_a_name_is_taken_once_and_one_job_at_a_time(lab, tmp_path):
+def test_cluster_names_are_unique_and_jobs_exclusive(lab, tmp_path):
     """L33. A second job is refused, and a command next to the job is not."""
     assert "machines named 'lab' are running" in tutorial("machines", "start", "3", "--name", "lab", code=2)
     late = PersistentBackend("lab")
@@ -110,7 +110,7 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab, tmp_path):
         pass  # the machines have ended while the command loaded its data
 
 
-def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
+def test_torchrun_example_of_docs(lab, tmp_path):
     """The command as docs/own-machines.md has it, on the machines of this test."""
     (loop,) = re.findall(r"^    (for k in .*?wait)$", (ROOT / "docs/own-machines.md").read_text(), re.M | re.S)
     code = "import os\nimport torch.distributed as d\nd.init_process_group('gloo')\n"
@@ -131,7 +131,7 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
         (["lab", "mine"], ["machines", "cut", "machine-0"], "no machines named 'lab' are running"),
     ],
 )
-def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_here, monkeypatch, tmp_path):
+def test_default_name_is_the_only_running_cluster(running, words, says, run_here, monkeypatch, tmp_path):
     """The error names the set that was chosen, because none is really running."""
     monkeypatch.setattr(persistent, "running_names", lambda: running)
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
@@ -139,7 +139,7 @@ def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_
     assert (done.returncode, says in done.stderr) == (2, True)
 
 
-def test_a_shell_uses_the_terminal_of_its_caller(lab):
+def test_shell_uses_terminal_of_caller(lab):
     """It manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
     heed_ctrl_c = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
     options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": heed_ctrl_c}
@@ -162,7 +162,7 @@ def test_a_shell_uses_the_terminal_of_its_caller(lab):
 
 
 @pytest.mark.parametrize("end", ["ttl", signal.SIGTERM, signal.SIGKILL])
-def test_they_end_by_themselves(emulation, nothing_left, end):
+def test_cluster_ends_after_ttl_or_with_its_daemon(emulation, nothing_left, end):
     """L32. After --ttl, and when their daemon is killed. Their folder goes, too."""
     tutorial("machines", "start", "1", "--name", "short", "--ttl", "9s" if end == "ttl" else "5m")
     found = describe_machines("short")
@@ -172,7 +172,7 @@ def test_they_end_by_themselves(emulation, nothing_left, end):
     wait_until(lambda: not Path(found.folder).exists(), "the folder to be removed")
 
 
-def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
+def test_ordinary_user_starts_uses_and_stops_cluster(emulation, nothing_left):
     """L31. As user 65534 when the tests run as root. Other users do not see them."""
     python, user = ordinary_user()
     with tempfile.TemporaryDirectory() as folder:  # only root may enter the test's own temporary folder
@@ -205,7 +205,7 @@ def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be two users")
-def test_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path):
+def test_cluster_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path):
     """L33. Another user cannot redirect the commands of this user to machines of theirs."""
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
     folder = persistent._path_of("")
@@ -218,7 +218,7 @@ def test_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path
 
 
 @pytest.mark.skipif(not SSHD, reason="needs sshd")
-def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left, tmp_path, monkeypatch):
+def test_interrupted_start_leaves_no_folder(emulation, nothing_left, tmp_path, monkeypatch):
     """A slow ssh-keygen holds the start when the machines are there."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ssh-keygen").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexec sleep 60\n")
@@ -233,7 +233,7 @@ def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left, t
     wait_until(lambda: not [*tmp_path.glob("tutorial_lib-*")], "the folder to be removed")
 
 
-def test_times():
+def test_parse_ttl():
     assert [parse_ttl(text) for text in ("90m", "2d")] == [5400, 172800]
     for wrong in ("8", "0s", "900d"):
         with pytest.raises(InputError, match="--ttl"):
