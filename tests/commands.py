@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from lifelines import events_of, processes_of, ranks_at, wait_until
+from progress_support import find_processes, ranks_past, read_events, wait_until
 
 from tutorial_lib.data import Dataset
 
@@ -40,7 +40,7 @@ def ordinary_user() -> tuple[str, dict[str, Any]]:
     pytest.skip("needs a Python interpreter that user 65534 may run")
 
 
-def script(name: str) -> ModuleType:
+def load_script(name: str) -> ModuleType:
     """The module scripts/NAME.py."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
@@ -78,7 +78,7 @@ def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
         assert (predictions[mask] == labels[mask]).mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
 
 
-def losses(out: Path) -> list[float]:
+def read_losses(out: Path) -> list[float]:
     """By epoch, of a finished run in which none is missing."""
     result = json.loads((out / "result.json").read_text())
     assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(len(result["epochs"])))
@@ -88,13 +88,13 @@ def losses(out: Path) -> list[float]:
 def wait_for_event(run: Path, kind: str, command: subprocess.Popen, count: int = 1, seconds: float = 120) -> int:
     """The number of events of this kind that a command's run has told, when it is at least ``count``."""
 
-    def told() -> int:
-        return number if (number := sum(event["kind"] == kind for event in events_of(run))) >= count else 0
+    def enough_events() -> int:
+        return number if (number := sum(event["kind"] == kind for event in read_events(run))) >= count else 0
 
-    return wait_until(told, f"{count} {kind} event(s)", seconds, command)
+    return wait_until(enough_events, f"{count} {kind} event(s)", seconds, command)
 
 
-def heed_ctrl_c() -> None:
+def restore_default_signals() -> None:
     """A suite that a shell started in the background ignores it, and hands that down; so does nohup with SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -109,7 +109,7 @@ def start_and_kill(
     """
     command = [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: ranks_at(out, epoch, 5), f"step 5 of epoch {epoch}", 120, run)
+    wait_until(lambda: ranks_past(out, epoch, 5), f"step 5 of epoch {epoch}", 120, run)
     kill(run)
     printed, _ = run.communicate(timeout=60)
     assert run.returncode == code if code is not None else run.returncode != 0, printed
@@ -118,10 +118,10 @@ def start_and_kill(
 
 def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
     """For ``start_and_kill``: kills this rank, the one trainer of its machine."""
-    return lambda _run: [trainer.kill() for trainer in trainers_of(rank)]
+    return lambda _run: [trainer.kill() for trainer in find_trainers(rank)]
 
 
-def trainers_of(machine: int) -> list[psutil.Process]:
+def find_trainers(machine: int) -> list[psutil.Process]:
     """The trainers of this machine of a job of this test."""
-    found = processes_of(Path("/"))
+    found = find_processes(Path("/"))
     return [psutil.Process(one.pid) for one in found if (one.machine, one.role) == (f"machine-{machine}", "trainer")]

@@ -56,7 +56,7 @@ def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: st
     return JobPlan(**{**defaults, **fields})
 
 
-def note_member(folder: Path, pid: int, role: str, index: int = 0) -> None:
+def register_process(folder: Path, pid: int, role: str, index: int = 0) -> None:
     """Make the file that the hook makes for a process."""
     (folder / ".processes").mkdir(exist_ok=True)
     (folder / ".processes" / f"{role}-{index}-{pid}").touch()
@@ -79,10 +79,7 @@ class JobRun:
             return self.coordinator.run_job()
 
 
-coordinator_of = JobRun  # a job on machines that have been entered
-
-
-def examine(cluster: Backend, plan: JobPlan) -> Findings:
+def run_checks(cluster: Backend, plan: JobPlan) -> Findings:
     """The checks of a job, which does not start."""
     with tempfile.TemporaryDirectory() as logs, Agents(cluster, Path(logs)) as agents:
         return agents.prepare(plan.to_spec())
@@ -102,8 +99,8 @@ class RunningJob:
     def __init__(self, cluster: Backend, plan: JobPlan, limits: Limits = Limits()) -> None:
         self.cluster, self.plan = cluster, plan
         self.events: list[dict] = []
-        self.coordinator = coordinator_of(cluster, plan, self.events.append, limits)
-        self.fault_now()
+        self.coordinator = JobRun(cluster, plan, self.events.append, limits)
+        self.start_fault_clock()
         self.job = ThreadPoolExecutor(1).submit(self._run)
 
     def _run(self) -> tuple[BaseException | None, float]:
@@ -116,20 +113,20 @@ class RunningJob:
     def wait_for(self, kind: str, count: int, seconds: float = 60) -> None:
         """Until so many events of a kind have come."""
 
-        def come() -> bool:
+        def has_events() -> bool:
             assert not self.job.done(), f"the job ended early: {self.job.result()}"
             return sum(event["kind"] == kind for event in list(self.events)) >= count
 
-        wait_until(come, f"{count} {kind} event(s)", seconds)
+        wait_until(has_events, f"{count} {kind} event(s)", seconds)
 
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:
         """Send a signal to one process; the clock of the fault starts now."""
         found = registered_processes(Path(self.plan.log_dir) / machine.name)
         pid = next(member.pid for member in found if (member.role, member.local_index) == (role, index))
-        self.fault_now()
+        self.start_fault_clock()
         assert self.cluster.popen(machine, ["kill", f"-{int(number)}", str(pid)]).wait(timeout=10) == 0
 
-    def fault_now(self) -> None:
+    def start_fault_clock(self) -> None:
         self.fault_at = time.monotonic()
 
     def end(self, seconds: float = 120) -> tuple[BaseException | None, float]:
@@ -139,17 +136,17 @@ class RunningJob:
 
 
 @pytest.fixture
-def saw(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """``saw(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
+def record_fault(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``record_fault(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
 
-    def note(fault: str, message: object, seconds: float | str | None) -> None:
+    def record(fault: str, message: object, seconds: float | str | None) -> None:
         first = re.sub(r"/\S*/(?=[^/\s]+)", ".../", str(message).splitlines()[0])  # folders of this run tell nothing
         if seconds is None:
             seconds = "goes on" if first.startswith("none:") else "before the start"
         row = (fault, first, seconds if isinstance(seconds, str) else f"{seconds:.1f} s")
         request.node.user_properties.append(("fault", row))  # comes to the summary also from a worker of pytest-xdist
 
-    return note
+    return record
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

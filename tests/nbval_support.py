@@ -64,10 +64,10 @@ def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     # ipykernel takes it as "pytest captures", and what child processes print would be missing from the outputs.
     environment.pop("PYTEST_CURRENT_TEST", None)
-    return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(folder_of_a_lesson())})
+    return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(make_lesson_folder())})
 
 
-def folder_of_a_lesson() -> Path:
+def make_lesson_folder() -> Path:
     """A new folder with what lies beside the notebooks; it is removed when this process ends."""
     if named := os.environ.get(FOLDER):
         return Path(named)
@@ -93,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @functools.cache
-def emulation_refused() -> str | None:
+def why_no_emulation() -> str | None:
     """Why this host does not allow emulated machines; None where it does."""
     try:
         with EmulatedBackend(1):
@@ -102,9 +102,9 @@ def emulation_refused() -> str | None:
         return error.message
 
 
-def lacking(needs: Collection[str]) -> str | None:
+def why_not_runnable(needs: Collection[str]) -> str | None:
     """Why a notebook with these needs cannot run on this host; None where it can."""
-    return emulation_refused() if "namespaces" in needs else None
+    return why_no_emulation() if "namespaces" in needs else None
 
 
 def programs_of(notebook: dict[str, Any]) -> set[str]:
@@ -122,5 +122,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if "Slurm" in programs:
                 item.add_marker(pytest.mark.root)
             needs = item.parent.nb.metadata.get("tutorial", {}).get("needs", [])
-            if reason := lacking(needs) or next(filter(None, map(why_not, sorted(programs))), None):
+            if reason := why_not_runnable(needs) or next(filter(None, map(why_not, sorted(programs))), None):
                 item.add_marker(pytest.mark.skip(reason=reason))

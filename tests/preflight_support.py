@@ -22,7 +22,7 @@ def failed(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.status == "fail"]
 
 
-def the_fail(findings: Iterable[Finding]) -> Finding:
+def only_failure(findings: Iterable[Finding]) -> Finding:
     (finding,) = failed(findings)
     assert finding.remedy
     return finding

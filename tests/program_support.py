@@ -11,7 +11,7 @@ from solution_support import NOTEBOOKS, code_cells
 RANKS = Path(__file__).parent / "programs" / "ranks.py"
 
 
-def written(lesson: str, name: str) -> str:
+def read_program(lesson: str, name: str) -> str:
     """The program that the solution notebook of a lesson writes as scripts/NAME."""
     start = f"%%writefile scripts/{name}\n"
     cells = code_cells(NOTEBOOKS / "solutions", lesson)
@@ -19,7 +19,7 @@ def written(lesson: str, name: str) -> str:
     return source + "\n"
 
 
-def changed(source: str, *changes: tuple[str, str]) -> str:
+def replace_text(source: str, *changes: tuple[str, str]) -> str:
     """A program with some of its text replaced; each text must be there."""
     for old, new in changes:
         assert old in source, old
@@ -27,7 +27,7 @@ def changed(source: str, *changes: tuple[str, str]) -> str:
     return source
 
 
-def scripts_in(folder: Path) -> Path:
+def copy_scripts(folder: Path) -> Path:
     """A copy of the lessons' programs."""
     ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
     scripts = Path(shutil.copytree(NOTEBOOKS / "scripts", folder / "scripts", ignore=ignored))
@@ -35,7 +35,7 @@ def scripts_in(folder: Path) -> Path:
     return scripts
 
 
-def run(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
+def run_program(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
     """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks as a single process."""
     path = scripts / name
     path.write_text(source)

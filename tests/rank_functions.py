@@ -20,20 +20,20 @@ from support.processes import fix_openmp
 from tutorial_lib.trainer.comm import all_gather, broadcast, gather
 
 
-class OwnError(Exception):
+class PicklableError(Exception):
     """Survives pickling."""
 
     code = property(lambda self: self.args[0])
 
 
-class StubbornError(Exception):
+class UnpicklableError(Exception):
     """Pickles, but cannot be rebuilt: its constructor wants what ``args`` does not hold."""
 
     def __init__(self, code: int, where: str) -> None:
         super().__init__(f"{code} in {where}")
 
 
-def portrait(rank: int, world_size: int, *args: Any) -> dict[str, Any]:
+def describe_rank(rank: int, world_size: int, *args: Any) -> dict[str, Any]:
     """What a rank is given."""
     time.sleep(0.1 * (world_size - rank))  # the last rank is through first
     inherited = {os.readlink(f"/proc/self/fd/{fd.name}") for fd in os.scandir("/proc/self/fd") if os.path.exists(fd)}
@@ -52,16 +52,16 @@ def all_reduced(rank: int, world_size: int) -> list[float]:
     return tensor.tolist()
 
 
-def own_group(rank: int, world_size: int) -> float:
+def join_own_group(rank: int, world_size: int) -> float:
     """Makes its process group itself, with no address."""
     dist.init_process_group("gloo")
     return all_reduced(rank, world_size)[0]
 
 
-def everything(rank: int, world_size: int, tensor: torch.Tensor) -> list[float]:
+def print_and_reduce(rank: int, world_size: int, tensor: torch.Tensor) -> list[float]:
     """A shared tensor, output of every kind and a collective, in one start."""
     tensor[rank] += 1
-    speak(rank, world_size)
+    print_everywhere(rank, world_size)
     return all_reduced(rank, world_size)
 
 
@@ -78,10 +78,10 @@ def fail(rank: int, world_size: int, how: str) -> Any:
 
 
 def _fail(how: str) -> Any:
-    if how == "OwnError":
-        raise OwnError(7, "here")
-    if how == "StubbornError":
-        raise StubbornError(7, "here")
+    if how == "PicklableError":
+        raise PicklableError(7, "here")
+    if how == "UnpicklableError":
+        raise UnpicklableError(7, "here")
     if how == "_exit":
         os._exit(3)
     if how == "SIGKILL":
@@ -95,7 +95,7 @@ def _fail(how: str) -> Any:
     raise AssertionError(how)
 
 
-def sleeps_on(rank: int, world_size: int) -> int:
+def miss_barrier(rank: int, world_size: int) -> int:
     """Rank 1 never comes."""
     if rank == 1:
         time.sleep(60)
@@ -103,7 +103,7 @@ def sleeps_on(rank: int, world_size: int) -> int:
     return rank
 
 
-def speak(rank: int, world_size: int) -> None:
+def print_everywhere(rank: int, world_size: int) -> None:
     """Python, standard error, C's printf and another program, in this order."""
     time.sleep(0.1 * (world_size - rank))
     print(f"python {rank}")
@@ -120,13 +120,13 @@ def parallel_region(rank: int, world_size: int) -> float:
 
 
 @fix_openmp
-def fixed(rank: int, world_size: int, how: str = "return") -> Any:
+def compute_in_parallel(rank: int, world_size: int, how: str = "return") -> Any:
     """A parallel region, and whether it is in the main thread."""
     in_main = threading.current_thread() is threading.main_thread()
     return (rank, parallel_region(rank, world_size), in_main) if how == "return" else _fail(how)
 
 
-def with_child(rank: int, world_size: int, folder: str) -> None:
+def start_child(rank: int, world_size: int, folder: str) -> None:
     """Starts a program, leaves a file and sleeps."""
     subprocess.Popen(["sleep", "60"])
     (Path(folder) / str(rank)).touch()
@@ -137,7 +137,7 @@ def thread_count(rank: int, world_size: int) -> int:
     return torch.get_num_threads()
 
 
-def exchanged(rank: int, world_size: int) -> Any:
+def exchange_values(rank: int, world_size: int) -> Any:
     """Values of uneven sizes over each way; tensors as what can be compared."""
     rows = torch.arange(1000 * rank)
 
@@ -149,7 +149,7 @@ def exchanged(rank: int, world_size: int) -> Any:
     return seen(gather((rank, rows))), seen(all_gather((rank, rows))), totals
 
 
-def drawn_in_a_step(rank: int, world_size: int) -> list[float]:
+def sample_after_seeding(rank: int, world_size: int) -> list[float]:
     """The first number of each generator that a step seeds."""
     import dgl
     import numpy as np
@@ -162,7 +162,7 @@ def drawn_in_a_step(rank: int, world_size: int) -> list[float]:
     return [float(torch.rand(1)), float(np.random.rand()), float(sampled.sum())]
 
 
-def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
+def score_share(rank: int, world_size: int) -> tuple[float, float]:
     """Of rank 0, 1 of 3 validation nodes is right, and it has no test node; of rank 1, 4 of 5."""
     from tutorial_lib.tasks.task import score_nodes
 
@@ -175,7 +175,7 @@ def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
     return score_nodes(share, labels, labels, lambda rows, labels: (rows, labels.bool()))[:2]
 
 
-def effect_before_cause(rank: int, world_size: int) -> None:
+def fail_after_consequence(rank: int, world_size: int) -> None:
     """Rank 0 complains of its peer a moment before rank 1 has said what was wrong."""
     time.sleep(0.15 * rank)
     if rank == 0:
@@ -183,7 +183,7 @@ def effect_before_cause(rank: int, world_size: int) -> None:
     raise ValueError("the cause")
 
 
-def dies_after_its_return(rank: int, world_size: int) -> str:
+def die_after_return(rank: int, world_size: int) -> str:
     """In an exit handler."""
     if rank == 1:
         print("last words")
@@ -191,13 +191,13 @@ def dies_after_its_return(rank: int, world_size: int) -> str:
     return "result"
 
 
-def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Path]) -> list[str]:
+def save_and_load(rank: int, world_size: int, mode: str, folders: Sequence[Path]) -> list[str]:
     """On a machine of its own as far as it knows: what it says of each load.
 
     Modes: ``none`` (no learned rows), ``damage`` (machine 1's rows are damaged between two loads) and ``slow`` (each
     manifest takes half a second to write, and the checkpoints that it replaces must stay until it is there).
     """
-    from checkpoint_support import flip_bit, load, save, trained
+    from checkpoint_support import flip_bit, load, save, train_small_model
 
     from tutorial_lib.trainer import manifest
 
@@ -206,8 +206,8 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
     rows = {} if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
     task, write = SimpleNamespace(embeddings=rows, sparse_optimizers=[]), manifest.write_json
 
-    def keep(count: int) -> None:
-        save(folder, *trained(steps=count), count, task=task)
+    def save_again(count: int) -> None:
+        save(folder, *train_small_model(steps=count), count, task=task)
 
     def load_again() -> None:
         dist.barrier()
@@ -217,7 +217,7 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
         def emit(_kind: str, damaged: str = "", **_fields: Any) -> None:
             problems.extend([damaged] if damaged and rank == 0 else [])
 
-        state = load(folder, *trained(steps=0), task, emit=emit)
+        state = load(folder, *train_small_model(steps=0), task, emit=emit)
         said.append(" ".join([str(state.epoch), str(rows["users"].weight[0, 0].item()), *problems]))
 
     def write_slowly(path: Path, value: object) -> None:
@@ -226,10 +226,10 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
             assert (folder / f"epoch-000{k}" / "model.safetensors").exists(), "gone before the new manifest"
         write(path, value)
 
-    keep(1)
+    save_again(1)
     if rows:
         rows["users"].weight += 10
-    keep(2)
+    save_again(2)
     if mode == "damage":
         load_again()
         if rank == 1:
@@ -237,5 +237,5 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
         load_again()
     elif mode == "slow":
         manifest.write_json = write_slowly
-        keep(3)
+        save_again(3)
     return said

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from commands import MARK, tutorial
 from nbval.plugin import IPyNbCell
-from nbval_support import emulation_refused
+from nbval_support import why_no_emulation
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.files import lock_folder
@@ -54,9 +54,9 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 @pytest.fixture(scope="session")
-def data_root(all_workers: Path) -> Path:
+def data_root(session_folder: Path) -> Path:
     """Folder of caches and partitions, shared by the session."""
-    folder = all_workers / "data"
+    folder = session_folder / "data"
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -74,27 +74,27 @@ def partition_of(small_dataset: Dataset, data_root: Path) -> Callable[[int], Par
 
 
 @pytest.fixture(scope="session")
-def all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all workers of pytest-xdist have in common."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
 
 
 @pytest.fixture(scope="session")
-def finished_run(emulation: None, data_root: Path, all_workers: Path) -> FinishedRun:
+def finished_run(emulation: None, data_root: Path, session_folder: Path) -> FinishedRun:
     """A run on two machines, for tests that only look at one: 25 steps an epoch, and a date as the seed."""
     settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", str(seed := 20251120)]
     settings += ["--batch-size", "20", "--fanouts", "5,5", "--cache", "200kB"]
     options = ["--emulate", "2", *settings, "--root", str(data_root)]
     dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
-    return run_once(all_workers / "finished", options, dataset)
+    return run_once(session_folder / "finished", options, dataset)
 
 
 @pytest.fixture(scope="session")
-def single_run(data_root: Path, small_dataset: Dataset, all_workers: Path) -> FinishedRun:
+def single_run(data_root: Path, small_dataset: Dataset, session_folder: Path) -> FinishedRun:
     """A run in one process, for tests that look at one or continue a copy of it."""
     options = ["--single-process", "--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
-    return run_once(all_workers / "single", [*options, "--epochs", "3", "--root", str(data_root)], small_dataset)
+    return run_once(session_folder / "single", [*options, "--epochs", "3", "--root", str(data_root)], small_dataset)
 
 
 def run_once(folder: Path, options: list[str], dataset: Dataset) -> FinishedRun:
@@ -107,10 +107,10 @@ def run_once(folder: Path, options: list[str], dataset: Dataset) -> FinishedRun:
 
 
 @pytest.fixture(scope="session")
-def learned_run(emulation, partition_of, all_workers: Path) -> tuple[TrainConfig, dict]:
+def learned_run(emulation, partition_of, session_folder: Path) -> tuple[TrainConfig, dict]:
     """Settings and result of ten epochs on two machines: far enough for chance to matter little."""
     config = TrainConfig(epochs=10, fanouts=(5, 5), batch_size=100, hidden_size=64)
-    out = all_workers / "learned" / "run"
+    out = session_folder / "learned" / "run"
     with lock_folder(out.parent):
         if not (out / "result.json").exists():
             run_distributed(partition_of(2), Layout(emulate=2), config, out)
@@ -137,12 +137,12 @@ def run_here(capsys, monkeypatch, tmp_path) -> Iterator[Callable[..., subprocess
 @pytest.fixture(scope="session")
 def emulation() -> None:
     """Skips where the host does not allow emulated machines, with the reason that it gives."""
-    if (reason := emulation_refused()) is not None:
+    if (reason := why_no_emulation()) is not None:
         pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True)
-def machines_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid_unmarked_machines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the marker ``cluster``, which ``make test-quick`` leaves out, a test cannot start machines."""
     if request.node.get_closest_marker("cluster") is None:
         refuse = Mock(side_effect=AssertionError("a test that starts machines needs the fixture emulation"))

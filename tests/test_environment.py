@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from commands import ROOT, script
+from commands import ROOT, load_script
 from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
@@ -13,7 +13,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-make_environment_yml = script("make_environment_yml")
+make_environment_yml = load_script("make_environment_yml")
 LOCKS = {"default": (ROOT / "requirements.lock").read_text(), "modern": (ROOT / "requirements-modern.lock").read_text()}
 CONDA_FILES = {"default": "environment.yml", "modern": "environment-modern.yml"}
 

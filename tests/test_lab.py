@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import nbformat
 import pytest
-from commands import ROOT, script
+from commands import ROOT, load_script
 
-lab = script("lab")
+lab = load_script("lab")
 
 
 def test_unchanged_copies_are_updated(tmp_path):

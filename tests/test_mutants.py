@@ -2,9 +2,9 @@
 
 import ast
 
-from commands import ROOT, script
+from commands import ROOT, load_script
 
-mutants = script("mutants")
+mutants = load_script("mutants")
 
 
 def test_every_group_has_modules_and_tests():
@@ -16,7 +16,7 @@ def test_every_group_has_modules_and_tests():
 
 
 def test_mutants_are_python_with_one_change():
-    for mutant in mutants.drawn(40, 0, "sampling"):
+    for mutant in mutants.sample_mutants(40, 0, "sampling"):
         source = (ROOT / mutant.path).read_bytes()
         changed = source[: mutant.begin] + mutant.new.encode() + source[mutant.end :]
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), mutant

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import yaml
-from commands import ROOT, script, tutorial
+from commands import ROOT, load_script, tutorial
 
 from tutorial_lib.job.ip_config import read_ip_config
 from tutorial_lib.tools.options import parse
@@ -65,9 +65,9 @@ def test_readme_agrees_with_make_run(emulation, nothing_left, data_root, tmp_pat
     sent = [[float(n) for n in re.findall(r"([\d.]+) MB", each["sent on the wire"])] for each in (shown, real)]
     assert len(sent[0]) == 2
     assert sent[0] == pytest.approx(sent[1], rel=0.1)
-    drawing = script("draw_run")
-    result, events = drawing.read(tmp_path / "run")
-    picture = drawing.draw(result, events)
+    drawing = load_script("draw_run")
+    result, events = drawing.read_run(tmp_path / "run")
+    picture = drawing.draw_svg(result, events)
     assert without_numbers((ROOT / "docs" / "run.svg").read_text()) == without_numbers(picture)
     assert f"test accuracy {result['test_accuracy']:.4f}" in picture
     assert all(f"loss {event['loss']:.4f}" in picture for event in events if event["kind"] == "epoch")

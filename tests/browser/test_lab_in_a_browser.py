@@ -92,10 +92,10 @@ def server(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         wait_until(lambda: "is running at" in log.read_text(), "JupyterLab listens", SHOWN_SECONDS, process)
         yield f"http://localhost:{port}"
     finally:
-        end(process)
+        stop_program(process)
 
 
-def end(process: subprocess.Popen) -> None:
+def stop_program(process: subprocess.Popen) -> None:
     """A program and all that it has started."""
     started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.terminate()
@@ -115,7 +115,7 @@ class Lab:
     def __init__(self, window: webdriver.Chrome, address: str) -> None:
         self.window, self.address = window, address
 
-    def shown(self, selector: str, text: str = "") -> list[WebElement]:
+    def visible_elements(self, selector: str, text: str = "") -> list[WebElement]:
         """The visible elements with this text in them."""
         found = []
         for each in self.window.find_elements(By.CSS_SELECTOR, selector):
@@ -127,7 +127,9 @@ class Lab:
         return found
 
     def wait(self, selector: str, text: str = "", seconds: float = SHOWN_SECONDS) -> WebElement:
-        return wait_until(lambda: self.shown(selector, text), f"{selector} with {text!r} is shown", seconds)[0]
+        return wait_until(lambda: self.visible_elements(selector, text), f"{selector} with {text!r} is shown", seconds)[
+            0
+        ]
 
     def open(self, path: str = "") -> None:
         where = f"/lab/workspaces/course/tree/{path}" if path else "/"
@@ -141,16 +143,16 @@ class Lab:
     def click(self, selector: str, text: str) -> None:
         self.wait(selector, text).click()
 
-    def questions(self) -> list[str]:
+    def open_dialogs(self) -> list[str]:
         """Dialogs, and notes in a corner, such as the offer of news."""
-        return [each.text for each in self.shown(".jp-Dialog, .Toastify__toast")]
+        return [each.text for each in self.visible_elements(".jp-Dialog, .Toastify__toast")]
 
-    def kernel(self) -> str:
+    def kernel_status(self) -> str:
         """What JupyterLab says of the kernel of the notebook in front."""
-        found = self.shown(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
+        found = self.visible_elements(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
         return " ".join(each.get_attribute("data-status") or each.text for each in found)
 
-    def follow(self, path: str) -> None:
+    def click_link(self, path: str) -> None:
         """Click the link to this file of the repository, in the notebook that is in front."""
         link = f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook a[href*='/files/{path}']"
         found = wait_until(lambda: self.window.find_elements(By.CSS_SELECTOR, link), link, SHOWN_SECONDS)[-1]
@@ -168,19 +170,19 @@ def test_lesson_00_opens_with_table_of_contents(lab):
     lab.open()
     lab.wait(".jp-Notebook h1")
     lab.wait(".jp-TableOfContents .jp-tocItem")
-    assert lab.questions() == []
+    assert lab.open_dialogs() == []
 
 
 def test_links_at_end_of_lesson_open_their_targets(lab):
     lab.open(f"work/{NEXT_TO_LAST}")
-    lab.follow(f"work/{LAST}")
+    lab.click_link(f"work/{LAST}")
     lab.tab(LAST)
     solution = LAST.replace(".ipynb", "_solution.ipynb")
-    lab.follow(f"work/solutions/{solution}")
+    lab.click_link(f"work/solutions/{solution}")
     lab.tab(solution)
-    lab.follow(f"work/{LAST}")  # and back
+    lab.click_link(f"work/{LAST}")  # and back
     lab.tab(LAST)
-    lab.follow("README.md")
+    lab.click_link("README.md")
     lab.tab("README.md")
     lab.wait(".jp-MarkdownViewer h1", "Distributed GNN training with DGL")
 
@@ -204,9 +206,9 @@ def test_run_all_completes_and_leaves_checkout_unchanged(lab, checkout):
         lab.open(f"work/{LESSON}")
         lab.wait(".jp-NotebookPanel:not(.lm-mod-hidden) h1")
         with contextlib.suppress(WaitedTooLong):
-            wait_until(lambda: lab.kernel().endswith("idle"), "the kernel is idle", seconds)
+            wait_until(lambda: lab.kernel_status().endswith("idle"), "the kernel is idle", seconds)
             break
-    assert lab.kernel().endswith("idle")
+    assert lab.kernel_status().endswith("idle")
     lab.click(".lm-MenuBar-itemLabel", "Run")
     lab.click(".lm-Menu-itemLabel", "Run All Cells")
 
@@ -214,7 +216,7 @@ def test_run_all_completes_and_leaves_checkout_unchanged(lab, checkout):
         """Whether some cell has not run yet, in what has just been saved."""
         lab.window.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.CONTROL, "s")
         time.sleep(0.5)
-        assert lab.questions() == []  # a dialog would keep the notebook from being saved
+        assert lab.open_dialogs() == []  # a dialog would keep the notebook from being saved
         return any(cell.execution_count is None for cell in code_cells(notebook))
 
     wait_until(waiting, "the first cell runs", SHOWN_SECONDS)
@@ -224,5 +226,5 @@ def test_run_all_completes_and_leaves_checkout_unchanged(lab, checkout):
     for cell in cells:
         wrong = [output for output in cell.outputs if output.output_type == "error"]
         assert not wrong or "raises-exception" in cell.metadata.get("tags", []), wrong
-    assert lab.questions() == []
+    assert lab.open_dialogs() == []
     assert git(checkout, "status", "--short") == ""

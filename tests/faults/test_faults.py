@@ -14,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import heed_ctrl_c, trainers_of, wait_for_event, wait_until
+from commands import find_trainers, restore_default_signals, wait_for_event, wait_until
 from fault_support import (
     CLEAN_EXIT_SECONDS,
     SILENT_NETWORK_SECONDS,
+    JobRun,
     RunningJob,
-    coordinator_of,
-    examine,
     plan_of,
+    run_checks,
 )
 from preflight_support import flip_last_bit
 from runtime_support import MARK, marked_processes
@@ -53,14 +53,14 @@ def start(cluster, partition_of, tmp_path) -> Callable[..., RunningJob]:
         running = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, fault, rank, **fields), limits)
         if fault.startswith("loop"):
             running.wait_for("beat", 20)
-        running.fault_now()
+        running.start_fault_clock()
         return running
 
     return job
 
 
 @pytest.fixture
-def end(saw, tmp_path) -> Callable[..., JobFailed]:
+def end(record_fault, tmp_path) -> Callable[..., JobFailed]:
     """``end(job, fault)``: how a job failed, in time; a row of the table."""
 
     def wait(job: RunningJob, fault: str, limit: float = CLEAN_EXIT_SECONDS) -> JobFailed:
@@ -69,7 +69,7 @@ def end(saw, tmp_path) -> Callable[..., JobFailed]:
             seconds = time.time() - float(noted.read_text())
         assert isinstance(error, JobFailed)
         assert seconds < limit
-        saw(fault, error, seconds)
+        record_fault(fault, error, seconds)
         return error
 
     return wait
@@ -169,26 +169,26 @@ def test_permanent_network_cut_ends_the_job(cluster, start, end):
     assert ". That machine or the network to it is down" in str(error)
 
 
-def test_job_survives_network_cut_of_five_seconds(cluster, start, saw):
+def test_job_survives_network_cut_of_five_seconds(cluster, start, record_fault):
     job = start("loop:300")
     cluster.change_link(cluster.machines[1], "cut")
     time.sleep(5)  # the fault itself
     before = len(job.events)
     cluster.change_link(cluster.machines[1], "mend")
-    job.fault_now()
+    job.start_fault_clock()
     error, seconds = job.end()
     assert error is None
     assert sum(event["kind"] == "beat" for event in job.events) == 600
     assert before < len(job.events)
-    saw("the wire cut for five seconds", "none: the job continues and succeeds", seconds)
+    record_fault("the wire cut for five seconds", "none: the job continues and succeeds", seconds)
 
 
-def test_one_rank_with_fewer_batches(start, saw):
+def test_one_rank_with_fewer_batches(start, record_fault):
     job = start("uneven")
     assert job.end()[0] is None
     compared = {e["rank"]: (e["batches"], e["equal"]) for e in job.events if e["kind"] == "compared"}
     assert compared == {0: (6, True), 1: (2, True)}
-    saw("one rank with fewer batches", "none: the job succeeds, with the weights of a single process", None)
+    record_fault("one rank with fewer batches", "none: the job succeeds, with the weights of a single process", None)
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_out_of_memory(start, tmp_path, end):
         (group / "memory.limit_in_bytes").write_text(str(400 << 20))
         job = start("memory", "1")
         job.wait_for("joined", 2)
-        for process in trainers_of(1):
+        for process in find_trainers(1):
             (group / "cgroup.procs").write_text(str(process.pid))
         (tmp_path / "go").touch()
         error = str(end(job, "out of memory"))
@@ -244,18 +244,18 @@ def test_out_of_memory(start, tmp_path, end):
 
 
 @pytest.fixture
-def refused(cluster, partition_of, tmp_path, saw) -> Callable[..., PreflightFailed]:
+def refused(cluster, partition_of, tmp_path, record_fault) -> Callable[..., PreflightFailed]:
     """``refused(fault, words)``: a job that is refused before anything is started, and the table says why."""
 
     def run(fault: str, words: str, **fields) -> PreflightFailed:
         plan = plan_of(cluster, partition_of(2), tmp_path, "none", "-", **fields)
         begin = time.monotonic()
         with pytest.raises(PreflightFailed) as caught:
-            coordinator_of(cluster, plan).run_job()
+            JobRun(cluster, plan).run_job()
         assert words in str(caught.value)
         assert time.monotonic() - begin < CLEAN_EXIT_SECONDS
         assert not list(Path(plan.log_dir).glob("*/server-*.log"))
-        saw(fault, caught.value, None)
+        record_fault(fault, caught.value, None)
         return caught.value
 
     return run
@@ -307,12 +307,12 @@ def test_shared_memory_fills_up_while_servers_load(cluster, start, end):
     job = start("none")
     job.wait_for("stage", 2)
     fill = ["sh", "-c", "head -c 39M /dev/zero > /dev/shm/something-else"]
-    job.fault_now()
+    job.start_fault_clock()
     cluster.popen(cluster.machines[1], fill, stderr=subprocess.DEVNULL).wait(timeout=10)
     assert str(end(job, "/dev/shm fills up meanwhile")).startswith("server 0 on machine-1: ")
 
 
-def test_fault_in_one_job_does_not_affect_another(cluster, start, partition_of, tmp_path, saw):
+def test_fault_in_one_job_does_not_affect_another(cluster, start, partition_of, tmp_path, record_fault):
     (other_folder := tmp_path / "other").mkdir()
     with EmulatedBackend(2) as second:
         doomed = start()
@@ -322,20 +322,22 @@ def test_fault_in_one_job_does_not_affect_another(cluster, start, partition_of, 
         error, seconds = doomed.end()
         assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
         assert other.end()[0] is None
-    saw("SIGKILL to a server while another job runs on this computer", f"{error}; the other job succeeds", seconds)
+    record_fault(
+        "SIGKILL to a server while another job runs on this computer", f"{error}; the other job succeeds", seconds
+    )
 
 
-def test_next_job_removes_segments_of_killed_job(partition_of, tmp_path, saw):
+def test_next_job_removes_segments_of_killed_job(partition_of, tmp_path, record_fault):
     """The agent of a job without namespaces is killed, and its coordinator too: the next job cleans up."""
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from fault_support import coordinator_of, plan_of
+from fault_support import JobRun, plan_of
 from pathlib import Path
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
 with LocalBackend() as cluster:
-    job = coordinator_of(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
+    job = JobRun(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
     job.coordinator.on_event = lambda event: print(event["kind"], job.agents.processes[0].pid, flush=True)
     job.run_job()
 """
@@ -348,11 +350,11 @@ with LocalBackend() as cluster:
     def cleaned() -> bool:
         assert job_files(SHM_PATTERNS), "the killed job left nothing, so there was nothing to clean"
         with LocalBackend() as cluster:
-            return not examine(cluster, plan_of(cluster, partition_of(1), tmp_path)).failed
+            return not run_checks(cluster, plan_of(cluster, partition_of(1), tmp_path)).failed
 
     wait_until(cleaned, "the end of its processes", 30)
     assert job_files(SHM_PATTERNS) == []
-    saw("stale segments of a killed job", "none: the next job removes them and runs", None)
+    record_fault("stale segments of a killed job", "none: the next job removes them and runs", None)
 
 
 EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
@@ -367,7 +369,7 @@ EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
         (LOCAL, signal.SIGKILL, -9),
     ],
 )
-def test_signal_to_command_ends_all_processes(machines, sent, code, emulation, data_root, tmp_path, saw):
+def test_signal_to_command_ends_all_processes(machines, sent, code, emulation, data_root, tmp_path, record_fault):
     arguments = [*machines, "--scale", "0.005", "--epochs", "10000", "--root", str(data_root)]
     command = subprocess.Popen(
         [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(tmp_path / "run")],
@@ -375,7 +377,7 @@ def test_signal_to_command_ends_all_processes(machines, sent, code, emulation, d
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=heed_ctrl_c,
+        preexec_fn=restore_default_signals,
     )
     try:
         wait_for_event(tmp_path / "run", "epoch", command)
@@ -390,7 +392,7 @@ def test_signal_to_command_ends_all_processes(machines, sent, code, emulation, d
     assert command.returncode == code
     lines = errors.partition("\nto continue: ")[0].splitlines()
     last = (lines or ["nothing: the command itself was killed"])[-1]
-    saw(f"{sent.name} to the command, {' '.join(machines)}", last, time.monotonic() - start)
+    record_fault(f"{sent.name} to the command, {' '.join(machines)}", last, time.monotonic() - start)
     cause = {"SIGINT": "interrupted", "SIGHUP": "terminated by SIGHUP", "SIGTERM": "terminated by SIGTERM"}.get(
         sent.name
     )

@@ -20,7 +20,7 @@ def code_cells() -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
+def connected_ranks(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
     """The kernel's processes, when two of them have connections that they did not inherit from it."""
 
     def met() -> list[psutil.Process]:
@@ -42,7 +42,7 @@ def test_ranks_end_when_kernel_is_killed(nothing_left, tmp_path, monkeypatch):
         for cell in code_cells():
             if KILLED_IN in cell:
                 client.execute(cell)
-                ranks = ranks_that_have_met(psutil.Process(manager.provisioner.pid))
+                ranks = connected_ranks(psutil.Process(manager.provisioner.pid))
                 break
             reply = client.execute_interactive(cell, timeout=240, output_hook=lambda _message: None)
             assert reply["content"]["status"] == "ok", cell

@@ -29,7 +29,7 @@ BLOCKS = {
 }
 
 
-def outcome(layer: torch.nn.Module, block: Any, x: Tensor, device: torch.device) -> dict[str, Tensor]:
+def output_and_gradients(layer: torch.nn.Module, block: Any, x: Tensor, device: torch.device) -> dict[str, Tensor]:
     """Output and gradients of a layer, by name, on the CPU."""
     layer = layer.to(device)
     layer.zero_grad()
@@ -45,7 +45,7 @@ def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) ->
     return max(float((found[k] - b).abs().max() / b.abs().max().clamp(min=1)) for k, b in expected.items())
 
 
-def batch(size: int, seed: int = 0) -> tuple[list[CscBlock], Tensor, Tensor]:
+def make_batch(size: int, seed: int = 0) -> tuple[list[CscBlock], Tensor, Tensor]:
     """Blocks of three hops as with fan-out 15,10,5 (outermost first), features and labels."""
     sizes = [size, 5 * size, 25 * size, 60 * size]
     blocks = [random_block(sizes[k], sizes[k + 1], sizes[k] * (5, 10, 15)[k], seed + k) for k in (2, 1, 0)]
@@ -65,7 +65,7 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
     for step in range(5):
-        blocks, features, labels = batch(64, seed=10 * (step * world_size + rank))
+        blocks, features, labels = make_batch(64, seed=10 * (step * world_size + rank))
         blocks, features, labels = place.to_device(blocks, features, labels)
         loss = F.cross_entropy(model(blocks, features), labels)
         optimizer.zero_grad()

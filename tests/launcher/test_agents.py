@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import wait_until
-from fault_support import coordinator_of
+from fault_support import JobRun
 
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.launcher.agents import Agents
@@ -32,7 +32,7 @@ def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
 
 def fail(cluster, plan: JobPlan, **options) -> JobFailed:
     with pytest.raises(JobFailed) as caught:
-        coordinator_of(cluster, plan, check=False, **options).run_job()
+        JobRun(cluster, plan, check=False, **options).run_job()
     return caught.value
 
 
@@ -100,7 +100,7 @@ def test_workspace_files_do_not_shadow_standard_library(tmp_path):
     with LocalBackend() as cluster:
         command = [sys.executable, "below/train.py", "argument"]
         plan = plan_in(tmp_path, cluster, *command, part_config="", trainers=2)
-        coordinator_of(cluster, plan).run_job()
+        JobRun(cluster, plan).run_job()
         log = (tmp_path / "logs" / "machine-0" / "trainer-1.log").read_text()
     assert log.startswith("argument copied\n[")
     names = json.loads(log.splitlines()[1])

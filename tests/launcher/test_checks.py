@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from preflight_support import ELSEWHERE, HERE, failed, the_fail
+from preflight_support import ELSEWHERE, HERE, failed, only_failure
 
 from tutorial_lib.launcher import checks
 from tutorial_lib.launcher.backends import find_first_free_port
@@ -23,11 +23,11 @@ EMPTY = JobSpec([HERE], [], "", "", 0)
 def test_wrong_address_and_swapped_lines_are_found(monkeypatch):
     """L28. If the lines of ip_config.txt are swapped, the remedy names the line of this machine."""
     assert not failed([checks.check_address(EMPTY, 0)])
-    finding = the_fail([checks.check_address(replace(EMPTY, machines=[ELSEWHERE, HERE]), 0)])
+    finding = only_failure([checks.check_address(replace(EMPTY, machines=[ELSEWHERE, HERE]), 0)])
     assert "192.0.2.7 (line 1) does not belong to this machine; it has 127.0.0.1" in finding.detail
     assert "127.0.0.1, which is in line 2. Check the order of the lines in ip_config.txt." in finding.remedy
     monkeypatch.setattr(checks, "ipv4_addresses", lambda: {"lo": ["127.0.0.9", "127.0.0.1"]})
-    finding = the_fail([checks.check_address(EMPTY, 0)])
+    finding = only_failure([checks.check_address(EMPTY, 0)])
     assert "is not the first address of its interface, and DGL sees only 127.0.0.9" in finding.detail
     assert "DGL treats this machine as machine 0" in finding.remedy
 
@@ -39,7 +39,7 @@ def test_port_in_use_names_its_owner(offset, purpose):
     servers = [Role("server", 2, ["true"], listens=True)]
     spec = replace(EMPTY, machines=[replace(HERE, port=first)], roles=servers, master_port=first + 2)
     with socket.create_server(("127.0.0.1", taken := first + offset)) as server:
-        finding = the_fail([checks.check_ports(spec, 0)])
+        finding = only_failure([checks.check_ports(spec, 0)])
         assert finding.detail == f"{taken} ({purpose}) is taken by process {os.getpid()}"
         with socket.create_connection(("127.0.0.1", taken)):
             server.accept()[0].close()
@@ -54,9 +54,9 @@ def test_unusable_job_folders_are_found(tmp_path, monkeypatch):
     assert not failed(checks.check_folders(spec, 0))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a").write_text("")
-    detail = the_fail(checks.check_folders(spec, 0)).detail
+    detail = only_failure(checks.check_folders(spec, 0)).detail
     assert re.fullmatch(rf"cannot write to .*{tmp_path}/a .*: Not a directory", detail)
-    finding = the_fail(checks.check_folders(replace(spec, cwd=f"{tmp_path}/gone"), 0))
+    finding = only_failure(checks.check_folders(replace(spec, cwd=f"{tmp_path}/gone"), 0))
     assert finding.detail == f"{tmp_path}/gone does not exist"
 
 

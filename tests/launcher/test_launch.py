@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, examine, plan_of
+from fault_support import CLEAN_EXIT_SECONDS, JobRun, plan_of, run_checks
 
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
@@ -27,7 +27,7 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
 
 def run_and_fail(cluster, plan: JobPlan, limits: Limits = Limits()) -> JobFailed:
     with pytest.raises(JobFailed) as caught, cluster:
-        coordinator_of(cluster, plan, limits=limits).run_job()
+        JobRun(cluster, plan, limits=limits).run_job()
     return caught.value
 
 
@@ -63,7 +63,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     cluster = LocalBackend(servers=2)
     with cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
-        coordinator = coordinator_of(cluster, plan)
+        coordinator = JobRun(cluster, plan)
         use = coordinator.run_job()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
@@ -78,7 +78,7 @@ def test_second_job_on_same_shm_is_refused(tmp_path):
     """L34. The agent of a job locks /dev/shm."""
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
         plan = JobPlan(cluster.machines, ["true"], "", "", str(tmp_path / "logs"), str(tmp_path), cluster.master_port)
-        (finding,) = examine(cluster, plan).failed
+        (finding,) = run_checks(cluster, plan).failed
     assert finding.sentence.startswith("machine-0: leftovers: another job is running on this machine")
 
 

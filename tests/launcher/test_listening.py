@@ -22,13 +22,13 @@ print(json.dumps(found))
 """
 
 
-def listening(cluster, machine) -> list[tuple[str, int, int | None]]:
+def listening_sockets(cluster, machine) -> list[tuple[str, int, int | None]]:
     process = cluster.popen(machine, [sys.executable, "-c", LOOK], stdout=subprocess.PIPE, text=True)
     out, _ = process.communicate(timeout=20)
     return [tuple(entry) for entry in json.loads(out)]
 
 
-def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
+def check_addresses(found: list[tuple[str, int, int | None]], plan, machine) -> None:
     """Servers, trainers and samplers are all there, and all of them on the machine's address."""
     ports = {port for _address, port, _pid in found}
     assert {machine.port + server for server in range(plan.servers)} <= ports, found
@@ -40,25 +40,25 @@ def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
 
 def test_a_job_on_two_machines_listens_on_their_addresses_only(emulation, partition_of, tmp_path):
     with EmulatedBackend(2) as cluster:
-        look_while_it_runs(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1))
+        check_during_job(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1))
 
 
 def test_a_job_on_this_computer_listens_on_loopback_only(partition_of, tmp_path):
     with LocalBackend(servers=2) as cluster:
         numbers = {"trainers": 2, "samplers": 1, "servers": 2, "forks": False}
-        look_while_it_runs(cluster, plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", **numbers))
+        check_during_job(cluster, plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", **numbers))
 
 
-def look_while_it_runs(cluster: Backend, plan: JobPlan) -> None:
+def check_during_job(cluster: Backend, plan: JobPlan) -> None:
     job = RunningJob(cluster, plan)
     try:
         job.wait_for("beat", 4, seconds=120)
         own = {process.pid for process in psutil.Process().children(recursive=True)}
         for machine in cluster.machines:
-            found = listening(cluster, machine)
+            found = listening_sockets(cluster, machine)
             if isinstance(cluster, LocalBackend):  # other programs listen here, too
                 found = [entry for entry in found if entry[2] in own]
-            check(found, plan, machine)
+            check_addresses(found, plan, machine)
     finally:
         error, _ = job.end()
     assert error is None

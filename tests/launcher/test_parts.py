@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from preflight_support import ELSEWHERE, EMPTY, HERE, failed, flip_last_bit, the_fail
+from preflight_support import ELSEWHERE, EMPTY, HERE, failed, flip_last_bit, only_failure
 
 from tutorial_lib.job import dgl
 from tutorial_lib.job.dgl import JobPlan
@@ -39,7 +39,7 @@ def test_a_good_partition(damaged):
     plan = damaged()
     checksums, shm = parts(plan)
     assert (checksums.status, checksums.detail.split()[-2:], shm.status) == ("ok", ["checksums", "correct"], "ok")
-    finding = the_fail(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
+    finding = only_failure(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
     assert "has 2 parts for 3 machines" in finding.detail
 
 
@@ -54,7 +54,7 @@ def test_a_good_partition(damaged):
 )
 def test_damaged_local_part_file_is_named(damaged, name, change, words):
     plan = damaged(f"part0/{name}", change)
-    finding = the_fail(parts(plan))
+    finding = only_failure(parts(plan))
     assert f"part0/{name}" in finding.detail
     assert words in finding.detail
     assert not failed(parts(plan, 1))  # the other machine has its own part
@@ -65,7 +65,7 @@ def test_invalid_part_config_is_refused(tmp_path, text):
     config = tmp_path / "p.json"
     if text is not None:
         config.write_text(text)
-    finding = the_fail(parts(replace(EMPTY, machines=[HERE, ELSEWHERE], part_config=str(config))))
+    finding = only_failure(parts(replace(EMPTY, machines=[HERE, ELSEWHERE], part_config=str(config))))
     assert str(config) in finding.detail
 
 
@@ -84,7 +84,7 @@ def test_part_files_of_dgl_tools_are_accepted(damaged):
     assert f"part0/{GRAPHBOLT_FILE}; if GraphBolt is used, DGL unpickles it, which can run any code" in formats.detail
     assert formats.remedy
     os.truncate(config.parent / entry["node_feats"], 0)
-    assert "node_feat.dgl is empty" in the_fail(parts(plan)).detail
+    assert "node_feat.dgl is empty" in only_failure(parts(plan)).detail
 
 
 def test_checksums_of_large_files_are_skipped(damaged, monkeypatch):
@@ -95,7 +95,7 @@ def test_checksums_of_large_files_are_skipped(damaged, monkeypatch):
 def test_shared_memory_that_is_too_small(damaged, monkeypatch):
     plan = damaged()
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**6))
-    finding, compact = (the_fail(parts(each)) for each in (plan, replace(plan, command=ASKS)))
+    finding, compact = (only_failure(parts(each)) for each in (plan, replace(plan, command=ASKS)))
     needed, smaller = (int(re.findall(r"about (\d+) MB", each.detail)[0]) for each in (finding, compact))
     assert finding.detail == f"1 MB free; the servers need about {needed} MB"
     assert "docker: --shm-size=1g" in finding.remedy

@@ -33,7 +33,7 @@ def tutorial(*words: str, code: int = 0, **options: Any) -> str:
     return done.stdout + done.stderr
 
 
-def gone(name: str) -> None:
+def wait_until_stopped(name: str) -> None:
     wait_until(lambda: name not in persistent.running_names(), f"the end of the machines {name}")
 
 
@@ -141,8 +141,8 @@ def test_default_name_is_the_only_running_cluster(running, words, says, run_here
 
 def test_shell_uses_terminal_of_caller(lab):
     """It manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
-    heed_ctrl_c = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
-    options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": heed_ctrl_c}
+    restore_default_signals = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
+    options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": restore_default_signals}
     shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "bash"], **options)
     shell.expect("[#$] ")
     shell.sendline("hostname; set -m; echo rea''dy")
@@ -168,7 +168,7 @@ def test_cluster_ends_after_ttl_or_with_its_daemon(emulation, nothing_left, end)
     found = describe_machines("short")
     if end != "ttl":
         os.kill(found.pid, end)
-    gone("short")
+    wait_until_stopped("short")
     wait_until(lambda: not Path(found.folder).exists(), "the folder to be removed")
 
 
@@ -179,28 +179,28 @@ def test_ordinary_user_starts_uses_and_stops_cluster(emulation, nothing_left):
         os.chmod(folder, 0o777)
         environment = {**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH_OF_ALL}
 
-        def types(*words: str) -> str:
+        def run_as_user(*words: str) -> str:
             command, options = [python, "-B", "-m", "tutorial_lib", *words], {"env": environment, "cwd": folder, **user}
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout + done.stderr
 
-        types("machines", "start", "2", "--name", "lab", "--wire", "1gbit", "--shm", "100MB", "--ttl", "5m")
+        run_as_user("machines", "start", "2", "--name", "lab", "--wire", "1gbit", "--shm", "100MB", "--ttl", "5m")
         try:
-            assert types("on", "machine-1", "hostname") == "machine-1\n"
-            types("machines", "cut", "machine-1")
-            assert types("on", "machine-0", "python3", "-c", REACHES) == "False True\n"
-            types("machines", "mend", "machine-1")
+            assert run_as_user("on", "machine-1", "hostname") == "machine-1\n"
+            run_as_user("machines", "cut", "machine-1")
+            assert run_as_user("on", "machine-0", "python3", "-c", REACHES) == "False True\n"
+            run_as_user("machines", "mend", "machine-1")
             if os.geteuid() == 0:
                 assert persistent.running_names() == []
                 assert "no machines named 'lab' are running" in tutorial("machines", "stop", "lab", code=2)
             words = ["--on", "lab", "--scale", "0.002", "--epochs", "1", "--batch-size", "100", "--fanouts", "5,5"]
-            types("train", *words, "--root", f"{folder}/data", "--out", f"{folder}/run")
+            run_as_user("train", *words, "--root", f"{folder}/data", "--out", f"{folder}/run")
             result = json.loads(Path(folder, "run", "result.json").read_text())
             assert list(result["bytes_sent"]) == ["machine-0", "machine-1"]
-            assert types("on", "machine-1", "ls", "/dev/shm") == ""
+            assert run_as_user("on", "machine-1", "ls", "/dev/shm") == ""
         finally:
-            assert "lab: switched off" in types("machines", "stop", "lab")
+            assert "lab: switched off" in run_as_user("machines", "stop", "lab")
 
 
 @pytest.mark.root
@@ -229,7 +229,7 @@ def test_interrupted_start_leaves_no_folder(emulation, nothing_left, tmp_path, m
     wait_until(lambda: (tmp_path / "called").exists(), "the call of ssh-keygen")
     start.send_signal(signal.SIGTERM)
     assert start.wait(timeout=60) == 143
-    gone("early")
+    wait_until_stopped("early")
     wait_until(lambda: not [*tmp_path.glob("tutorial_lib-*")], "the folder to be removed")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import PYTHONPATH_OF_ALL, events_of, ordinary_user, tutorial, wait_until
+from commands import PYTHONPATH_OF_ALL, ordinary_user, read_events, tutorial, wait_until
 
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.persistent import find_program
@@ -112,7 +112,7 @@ def test_run_resumes_after_loss_of_pod_0(pods, tmp_path):
     assert first.wait(60) == 143, job.log(0)
     assert "terminated by SIGTERM; all started processes have been stopped" in job.log(0)
     assert second.poll() is None, job.log(1)
-    epochs = sum(event["kind"] == "epoch" for event in events_of(job.run))
+    epochs = sum(event["kind"] == "epoch" for event in read_events(job.run))
     job.args[job.args.index("400")] = str(epochs + 2)
     first = job.start(0)
     assert (first.wait(240), second.wait(30)) == (0, 0), job.log(0) + job.log(1)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from fault_support import examine, plan_of
+from fault_support import plan_of, run_checks
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.ip_config import check_private
@@ -31,7 +31,7 @@ def two(emulation):
 
 
 def test_preflight_of_two_working_machines(two, partition_of, tmp_path):
-    findings = examine(two, plan_of(two, partition_of(2), tmp_path))
+    findings = run_checks(two, plan_of(two, partition_of(2), tmp_path))
     assert {f.status for f in findings} == {"ok"}, findings
     for name in ("machine-0", "machine-1"):
         checks = {f.check for f in findings if f.machine == name}
@@ -43,7 +43,7 @@ def test_foreign_segment_and_wrong_clock_are_found(two, partition_of, tmp_path, 
     code = "open('/dev/shm/node~_N~feat-kvdata-', 'w').write('x')"
     two.popen(two.machines[1], [sys.executable, "-c", code]).wait()
     monkeypatch.setattr(agents, "CLOCK_SECONDS", -1.0)
-    found = {(f.machine, f.check): f for f in examine(two, plan_of(two, partition_of(2), tmp_path)).failed}
+    found = {(f.machine, f.check): f for f in run_checks(two, plan_of(two, partition_of(2), tmp_path)).failed}
     segment = found.pop(("machine-1", "leftovers"))
     assert segment.remedy.endswith("rm '/dev/shm/node~_N~feat-kvdata-'")
     assert set(found) == {("machine-0", "clock"), ("machine-1", "clock")}
@@ -67,14 +67,14 @@ def test_machine_without_answer_is_named(two, partition_of, tmp_path, instead, w
     monkeypatch.setattr(two, "popen", popen)
     monkeypatch.setattr(agents, "START_SECONDS", 4.0)
     with pytest.raises(InputError) as caught:
-        examine(two, plan_of(two, partition_of(2), tmp_path))
+        run_checks(two, plan_of(two, partition_of(2), tmp_path))
     assert re.match(words, caught.value.message)
 
 
 def test_different_tutorial_lib_version_is_found(two, partition_of, tmp_path, monkeypatch):
     monkeypatch.setattr(agents, "package_digest", lambda: "another")
     with pytest.raises(InputError, match="machine-0: tutorial_lib differs from the version on this computer"):
-        examine(two, plan_of(two, partition_of(2), tmp_path))
+        run_checks(two, plan_of(two, partition_of(2), tmp_path))
 
 
 def test_agent_imports_few_modules():

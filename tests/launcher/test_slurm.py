@@ -72,17 +72,17 @@ def wait_for_text(log: Path, text: str) -> None:
     wait_until(lambda: log.exists() and text in log.read_text(), f"{text!r} in {log.name}", 120)
 
 
-def what_runs() -> list[str]:
+def list_processes_and_shm() -> list[str]:
     """Everything on the nodes but the daemons of Slurm, and files in /dev/shm but the socket of munge."""
     printed = [on(f"machine-{k}", "sh", "-c", "ps -eo pid= -o comm=; ls /dev/shm") for k in range(NODES)]
     words = [line.split()[-1] for line in "".join(printed).splitlines() if line.split()[0] != "1"]
     return [w for w in words if w not in {*DAEMON_NAMES, "munge.socket", "munge.socket.lock", "sh", "ps", "ls"}]
 
 
-def nothing_runs() -> None:
+def wait_until_idle() -> None:
     with suppress(WaitedTooLong):
-        wait_until(lambda: not what_runs(), "the nodes to be free")
-    assert what_runs() == []
+        wait_until(lambda: not list_processes_and_shm(), "the nodes to be free")
+    assert list_processes_and_shm() == []
 
 
 @pytest.mark.cluster
@@ -95,7 +95,7 @@ def test_submit_finale_to_slurm(slurm, data_root, tmp_path):
     job = int(on("machine-0", "sh", "-c", there).split("Submitted batch job ")[1].split()[0])
     wait_for(job, "COMPLETED")
     assert json.loads((folder / "runs" / str(job) / "result.json").read_text())["machines"] == 2
-    nothing_runs()
+    wait_until_idle()
 
 
 @pytest.mark.cluster
@@ -109,7 +109,7 @@ def test_preempted_job_resumes_with_equal_losses(slurm, finished_run: FinishedRu
     urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
     wait_for(int(urgent), "COMPLETED")
     wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
-    nothing_runs()
+    wait_until_idle()
     on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_for(job, "COMPLETED")
     assert state(job)["Restarts"] == "1"
@@ -151,7 +151,7 @@ def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path)
     wait_for_text(logs[0], "continuing after")  # a step, or an epoch if it was told during validation
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
-    nothing_runs()
+    wait_until_idle()
 
 
 @pytest.fixture

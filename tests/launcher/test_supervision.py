@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from fault_support import note_member
+from fault_support import register_process
 
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.launcher import agent, coordinator, network, processes, watch
@@ -124,7 +124,7 @@ def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple
 def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
     """L10. An orphan comes to the agent, before the trainer that it takes along: the sampler is the cause."""
     for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79)):
-        note_member(quiet_agent.logs, pid, role, index)
+        register_process(quiet_agent.logs, pid, role, index)
     killed = "killed by signal 9 (SIGKILL)"
     assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == [("sampler", 3, killed)]
     for ended in [(78, signal.SIGTERM), (79, signal.SIGKILL), (80, signal.SIGKILL)]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import wait_until
-from fault_support import DUMP, note_member
+from fault_support import DUMP, register_process
 
 from tutorial_lib.launcher import watch
 from tutorial_lib.launcher.watch import (
@@ -81,7 +81,7 @@ def test_reused_pid_gets_no_signal(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", BYSTANDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"up\n"
-        note_member(tmp_path, process.pid, "trainer")
+        register_process(tmp_path, process.pid, "trainer")
         assert collect_stacks(tmp_path) == []
         process.stdin.write(b"\n")  # a signal would have come before
         process.stdin.flush()
@@ -98,7 +98,7 @@ def test_a_failed_sampler_is_reported(tmp_path):
     os.symlink(shutil.which("sh"), shell)
     workers = [subprocess.Popen([shell, "-c", f"read line; {command}"], stdin=subprocess.PIPE) for command in commands]
     for worker in workers:
-        note_member(tmp_path, worker.pid, "sampler")
+        register_process(tmp_path, worker.pid, "sampler")
     health = MachineHealth(tmp_path)
     assert health.dead_workers() == []
     for worker in workers:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbval_support import FOLDER, folder_of_a_lesson
+from nbval_support import FOLDER, make_lesson_folder
 from test_pieces import fill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def write_lesson(path: Path, folder: Path) -> Path:
 @pytest.mark.timeout(2700)
 def test_lessons_give_same_results_with_second_solution(emulation, tmp_path):
     """One lesson after the other, as learners work: each uses the pieces of the lessons before it."""
-    folder = folder_of_a_lesson()
+    folder = make_lesson_folder()
     (folder / ".copied.json").write_text("{}")  # as in the folder of make lab, so that check copies the pieces
     lessons = [write_lesson(path, tmp_path) for path in sorted((ROOT / "notebooks").glob(LESSONS))]
     paths = [ROOT, *(ROOT / name for name in ("tests", "notebooks", "scripts"))]

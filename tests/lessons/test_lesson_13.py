@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program_support import written
+from program_support import read_program
 from solution_support import NOTEBOOKS, answer_tests, solutions
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from support.exercises import lesson_13
 
 sys.path.append(str(NOTEBOOKS / "scripts"))  # where the programs of a lesson find each other
 PROGRAM: dict[str, Any] = {"__name__": "exercise_13_2"}
-exec(written("13", "exercise_13_2.py"), PROGRAM)
+exec(read_program("13", "exercise_13_2.py"), PROGRAM)
 in_batch = PROGRAM["in_batch"]
 with_twins = solutions("13").with_twins
 WRONG = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_support import written
+from program_support import read_program
 from solution_support import answer_tests, solutions
 from torch import Tensor
 
@@ -72,7 +72,7 @@ def update_of(source: str) -> Callable[..., None]:
     return found["SparseSGD"]().update
 
 
-SOLUTION = written("14", "exercise_14_3.py")
+SOLUTION = read_program("14", "exercise_14_3.py")
 BODY = re.search(r'self\._lr\."""\n(.*?)\n\n\n', SOLUTION, re.S)[1]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbval_support import folder_of_a_lesson, lacking, programs_of
+from nbval_support import make_lesson_folder, programs_of, why_not_runnable
 from solution_support import NOTEBOOKS, lesson_code
 
 from support.lessons import programs
@@ -49,7 +49,7 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")
     monkeypatch.setenv("DGLBACKEND", "pytorch")
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
-    resources = {"metadata": {"path": str(folder_of_a_lesson())}}
+    resources = {"metadata": {"path": str(make_lesson_folder())}}
     before = set(persistent.running_names())
     try:
         NotebookClient(notebook, timeout=400, kernel_name="python3", resources=resources).execute()
@@ -64,7 +64,7 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_lesson_runs_twice_in_one_kernel(monkeypatch):
     """As learners do. This lesson starts ranks."""
     notebook = nbformat.read(NOTEBOOKS / "05_data_parallel_by_hand.ipynb", as_version=4)
-    if (reason := lacking(notebook.metadata.tutorial.needs)) is not None:
+    if (reason := why_not_runnable(notebook.metadata.tutorial.needs)) is not None:
         pytest.skip(reason)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     again = copy.deepcopy(notebook.cells)

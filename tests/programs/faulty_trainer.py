@@ -75,7 +75,7 @@ class FailingSampler(MultiLayerNeighborSampler):
         raise ValueError("a mistake in the sampler")
 
 
-def use_memory_up() -> None:
+def exhaust_memory() -> None:
     """The test puts us into a group with 400 MB: the kernel ends us when we pass that."""
     while not Path("go").exists():
         time.sleep(0.05)
@@ -111,7 +111,7 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             if fault.startswith("os._exit"):
                 os._exit(3 if fault == "os._exit" else 0)
             if fault == "memory":
-                use_memory_up()
+                exhaust_memory()
             if fault == "skip":
                 return  # leaves without the barrier that the others are in: waits in `leave`
             time.sleep(1000)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from row_support import Machines
+from row_support import FakeCluster
 
 from tutorial_lib.sampling.rpc import NeighborSampler
 
@@ -20,7 +20,7 @@ def test_neighbors_are_sampled_locally_and_by_owner(monkeypatch, graphbolt):
 
     The budget holds the list of node 4 and not that of node 3, which its own machine samples.
     """
-    machines = Machines(monkeypatch, NEIGHBORS, 0, 3, 6, graphbolt=graphbolt)
+    machines = FakeCluster(monkeypatch, NEIGHBORS, 0, 3, 6, graphbolt=graphbolt)
     sampler = NeighborSampler(machines.graph, 4, 2)
     assert (sampler.remote_nodes, sampler.remote_bytes, sampler.dtype) == (1, 4, torch.int32)
     cases = [([2, 1, 0, 4], []), ([3, 2, 1], [[3]]), ([1, 0, 3, 4], [[3]]), ([5, 3, 0], [[5, 3]]), ([], [])]
@@ -54,7 +54,7 @@ def test_adjacency_of_most_used_nodes_is_cached(monkeypatch):
     neighbors = {0: [5], 1: [5, 4], 2: [5], 3: [1], 4: [0, 5], 5: [0, 6, 1], 6: [5], 7: []}
     cases = [(0, 3, []), (12, 3, [5]), (19, 3, [5]), (20, 2, [5, 4]), (20, 1, []), (100, 3, [4, 5, 6])]
     for budget, hops, kept in cases:
-        machines = Machines(monkeypatch, neighbors, 0, 4, 6, 8)  # the others are on two machines
+        machines = FakeCluster(monkeypatch, neighbors, 0, 4, 6, 8)  # the others are on two machines
         sampler = NeighborSampler(machines.graph, budget, hops)
         assert sampler.remote_nodes == len(kept)
         assert sampler.remote_bytes == 4 * sum(len(neighbors[node]) for node in kept)

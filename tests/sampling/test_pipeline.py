@@ -12,7 +12,7 @@ import pytest
 import torch
 from dgl.utils import get_num_threads
 from fault_support import run_program
-from row_support import Book, Machines, Rows, Wire
+from row_support import FakeCluster, FakeConnection, FakeDistTensor, FakePartitionBook
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.errors import InputError
@@ -30,14 +30,14 @@ TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
 FEATURES = torch.randn(60, 5)
 
 
-def pipeline_of(monkeypatch, room: int, labels: Any = None) -> tuple[Pipeline, Wire]:
+def pipeline_of(monkeypatch, room: int, labels: Any = None) -> tuple[Pipeline, FakeConnection]:
     """A pipeline with the adjacency of all 60 nodes, 5 of their rows and room for other rows."""
     generator = torch.Generator().manual_seed(1)
     neighbors = {node: torch.randperm(60, generator=generator)[: 3 + node % 6].tolist() for node in range(60)}
-    sampler = NeighborSampler(Machines(monkeypatch, neighbors, 0, 60).graph, 0, 2)
-    rows = Rows(FEATURES, 20, 25)
-    cache = FeatureCache(rows, Book(20, 25), room * 20)
-    return Pipeline(sampler, cache, torch.arange(60) if labels is None else labels), Wire(monkeypatch, rows)
+    sampler = NeighborSampler(FakeCluster(monkeypatch, neighbors, 0, 60).graph, 0, 2)
+    rows = FakeDistTensor(FEATURES, 20, 25)
+    cache = FeatureCache(rows, FakePartitionBook(20, 25), room * 20)
+    return Pipeline(sampler, cache, torch.arange(60) if labels is None else labels), FakeConnection(monkeypatch, rows)
 
 
 def test_samples_depend_only_on_the_seed(monkeypatch):

@@ -5,7 +5,7 @@ import time
 import dgl
 import pytest
 import torch
-from row_support import Machines
+from row_support import FakeCluster
 
 from tutorial_lib.errors import WaitedTooLong
 from tutorial_lib.sampling import rpc
@@ -16,7 +16,7 @@ NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2], 5: []}
 
 @pytest.mark.parametrize("far", [0, 2**31])
 def test_ids_are_sent_in_32_bits_if_they_fit(monkeypatch, far):
-    state = Machines(monkeypatch, NEIGHBORS, 0, 3, 6).states[0]
+    state = FakeCluster(monkeypatch, NEIGHBORS, 0, 3, 6).states[0]
     state.graph.ndata[dgl.NID][3:] += far
     answer = SampleRequest(0, torch.tensor([2, 1, 0])).process_request(state)
     assert sorted(answer.sources.tolist()) == sorted([0, 1, 4 + far, 3 + far, 4 + far])

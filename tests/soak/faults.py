@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from lifelines import wait_until
+from progress_support import wait_until
 from ways import Ssh, Way, members
 
 READY_SECONDS = 90

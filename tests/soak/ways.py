@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 from commands import MARK
 from fault_support import FAULTY
-from lifelines import processes_of
+from progress_support import find_processes
 from runtime_support import files_and_interfaces, marked_processes
 from ssh_support import SshLab
 
@@ -160,7 +160,7 @@ class Ssh(Way):
 def members(role: str) -> list[psutil.Process]:
     """Processes of the running job that have a role, on all machines, in the order of their ranks."""
     if role != "agent":
-        return [psutil.Process(process.pid) for process in processes_of(Path("/")) if process.role == role]
+        return [psutil.Process(process.pid) for process in find_processes(Path("/")) if process.role == role]
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, IndexError):

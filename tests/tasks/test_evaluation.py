@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import dgl
 import pytest
 import torch
-from rank_functions import share_that_is_right
+from rank_functions import score_share
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.models.graphsage import GraphSAGE
@@ -64,5 +64,5 @@ def test_layerwise_inference_equals_dense_formula(layers, monkeypatch):
 
 def test_accuracy_uses_counts_of_all_ranks():
     """D7. Masks are uint8 as in a DistGraph, and the accuracy uses the counts of all ranks."""
-    assert fork(fix_openmp(share_that_is_right), 2, backend="gloo", threads=1) == [(5 / 8, 1 / 2)] * 2
+    assert fork(fix_openmp(score_share), 2, backend="gloo", threads=1) == [(5 / 8, 1 / 2)] * 2
     assert accuracy(0, 0) != accuracy(0, 0)  # not a number

@@ -9,7 +9,7 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from commands import check_predictions, events_of, kill_trainer, losses, start_and_kill, tutorial
+from commands import check_predictions, kill_trainer, read_events, read_losses, start_and_kill, tutorial
 from programs.train_runs import run_trainings
 from safetensors.torch import load_file
 
@@ -130,8 +130,8 @@ def test_resume_with_equal_embeddings_after_killed_trainer(emulation, nothing_le
     check_predictions(whole, json.loads((whole / "result.json").read_text()), academic)
     start_and_kill(common, out, 1, kill_trainer(1))
     tutorial("train", *common, "--resume", "--out", str(out))
-    assert losses(out) == pytest.approx(losses(whole), rel=1e-5)
-    assert [event["epochs"] for event in events_of(out) if event["kind"] == "resumed"] == [1]
+    assert read_losses(out) == pytest.approx(read_losses(whole), rel=1e-5)
+    assert [event["epochs"] for event in read_events(out) if event["kind"] == "resumed"] == [1]
     (folder,) = (data_root / "partitions").glob("synthetic-academic-*")
     rows = [rows_in_original_order(run, folder) for run in (whole, out)]
     for name in rows[0]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from commands import events_of, train
+from commands import read_events, train
 from programs.train_runs import run_trainings
 from safetensors.torch import load_file
 
@@ -220,7 +220,7 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     assert (result["score"], result["val_accuracy"], result["test_accuracy"]) == ("MRR", None, None)
     assert result["test_score"] == pytest.approx(float((1 / rank.double()).mean()), abs=1e-9)
     assert result["scores"]["test_hits@10"] == pytest.approx(float((rank <= 10).double().mean()), abs=1e-9)
-    splits = [event for event in events_of(out) if event["kind"] == "split"]
+    splits = [event for event in read_events(out) if event["kind"] == "split"]
     for side in SPLITS:
         assert sum(event[f"{side}_edges"] for event in splits) == len(task.edges[side])
     assert abs(splits[0]["train_edges"] - splits[1]["train_edges"]) <= 1

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from commands import events_of
+from commands import read_events
 from programs.train_runs import run_trainings
 
 from tutorial_lib.errors import InputError
@@ -67,7 +67,7 @@ def test_scores_have_correct_names(task, score, data_root, tmp_path, monkeypatch
     config = TrainConfig(task=task, epochs=1, fanouts=(3,), batch_size=5000, hidden_size=8)
     result = run_single(DataSource("synthetic-products", scale=0.002, root=data_root), config, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["score"] == result["score"] == score
-    (event,) = (event for event in events_of(tmp_path / "run") if event["kind"] == "epoch")
+    (event,) = (event for event in read_events(tmp_path / "run") if event["kind"] == "epoch")
     for found in (result, result["epochs"][0], event):
         assert 0 < found["val_score"] < 1
         assert found["val_accuracy"] == (found["val_score"] if score == "accuracy" else None)

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import heed_ctrl_c, wait_for_event
+from commands import restore_default_signals, wait_for_event
 
 from support import finale_report
 from tutorial_lib.errors import InputError, JobError
@@ -97,7 +97,7 @@ def test_finale_resumes_after_interrupt(emulation, nothing_left, data_root, tmp_
     settings = "--scale 0.005 --epochs 12 --fanouts 5,5 --hidden-size 32 --batch-size 100"
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words = [*command, "finale", *settings.split(), "--root", str(data_root), "--out", str(out)]
-    first = subprocess.Popen(words, **options, start_new_session=True, preexec_fn=heed_ctrl_c)
+    first = subprocess.Popen(words, **options, start_new_session=True, preexec_fn=restore_default_signals)
     try:
         wait_for_event(out, "checkpoint", first)
         os.killpg(first.pid, signal.SIGINT)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from commands import events_of
+from commands import read_events
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.tools.finished import trace
@@ -115,7 +115,7 @@ def test_trace_of_two_machines(finished_run, tmp_path, run_here):
     names = {name for found in spans.values() for name, *_ in found}
     assert names >= {"running", "joining", "preparing", "epoch 3, step 25", *PHASES}
     assert names >= {"validation", "checkpoint", "evaluation"}
-    steps = [found for found in events_of(run) if found["kind"] == "step" and found["rank"] == 1]
+    steps = [found for found in read_events(run) if found["kind"] == "step" and found["rank"] == 1]
     for phase in PHASES:
         total = sum(end - start for name, start, end in spans["machine-1", "rank 1, phases"] if name == phase)
         assert total == pytest.approx(sum(found[phase] for found in steps), abs=0.002 * len(steps), rel=0.01)

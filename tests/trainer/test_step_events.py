@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import events_of
+from commands import read_events
 
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
@@ -22,7 +22,7 @@ ROW_BYTES = 100 * 4
 
 @pytest.mark.cluster
 def test_events_contain_every_step_of_every_rank(finished_run):
-    result, events = finished_run.result, events_of(finished_run.out)
+    result, events = finished_run.result, read_events(finished_run.out)
     assert (result["device"], result["backend"]) == ("cpu", "gloo")
     steps = [event for event in events if event["kind"] == "step"]
     shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}

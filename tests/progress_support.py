@@ -15,7 +15,7 @@ import psutil
 from tutorial_lib.errors import retry_until_timeout
 
 
-def events_of(out: Path) -> list[dict]:
+def read_events(out: Path) -> list[dict]:
     """Those of a run so far; the last line may be half written."""
     path = out / "events.jsonl"
     content = path.read_text() if path.exists() else ""
@@ -31,9 +31,9 @@ def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: 
     raise AssertionError(what)
 
 
-def ranks_at(run: Path, epoch: int, step: int) -> set[int]:
+def ranks_past(run: Path, epoch: int, step: int) -> set[int]:
     """The ranks that have finished a step or a later one. Epochs and steps count from 0."""
-    return {e["rank"] for e in events_of(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
+    return {e["rank"] for e in read_events(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
 
 
 def wait_for_step(job: Future[Any], run: Path, ranks: int, epoch: int, step: int) -> None:
@@ -41,7 +41,7 @@ def wait_for_step(job: Future[Any], run: Path, ranks: int, epoch: int, step: int
 
     def there() -> bool:
         assert not job.done(), f"ended before step {step} of epoch {epoch}"
-        return len(ranks_at(run, epoch, step)) == ranks
+        return len(ranks_past(run, epoch, step)) == ranks
 
     wait_until(there, f"step {step} of epoch {epoch} on {ranks} ranks", 180)
 
@@ -59,7 +59,7 @@ class Running:
         return f"{self.machine} {self.role}" + ("" if self.rank is None else f" (rank {self.rank})")
 
 
-def processes_of(run: Path) -> list[Running]:
+def find_processes(run: Path) -> list[Running]:
     """The processes of jobs whose logs are below a folder. The log that a process writes to says what it is."""
     found = []
     for process in psutil.Process().children(recursive=True):
