@@ -1,4 +1,4 @@
-"""What is written into checkpoints by the tests and by the programs that they start."""
+"""Small models and checkpoints for tests."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Exercises that write a program: what the solution notebook writes, run as a learner runs it."""
+"""Programs that solution notebooks write, and their execution as by a learner."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ RANKS = Path(__file__).parent / "programs" / "ranks.py"
 
 
 def read_program(lesson: str, name: str) -> str:
-    """The program that the solution notebook of a lesson writes as scripts/NAME."""
+    """Return the program that the solution notebook of a lesson writes to scripts/NAME."""
     start = f"%%writefile scripts/{name}\n"
     cells = code_cells(NOTEBOOKS / "solutions", lesson)
     (source,) = [cell.removeprefix(start) for cell in cells if cell.startswith(start)]
@@ -20,7 +20,7 @@ def read_program(lesson: str, name: str) -> str:
 
 
 def replace_text(source: str, *changes: tuple[str, str]) -> str:
-    """A program with some of its text replaced; each text must be there."""
+    """Return a program after replacements of text that it must contain."""
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)
@@ -28,7 +28,7 @@ def replace_text(source: str, *changes: tuple[str, str]) -> str:
 
 
 def copy_scripts(folder: Path) -> Path:
-    """A copy of the lessons' programs."""
+    """Copy the programs of the lessons."""
     ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
     scripts = Path(shutil.copytree(NOTEBOOKS / "scripts", folder / "scripts", ignore=ignored))
     (scripts / "out").mkdir()
@@ -36,7 +36,7 @@ def copy_scripts(folder: Path) -> Path:
 
 
 def run_program(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
-    """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks as a single process."""
+    """Write and run a program, which must succeed if ``check``. With 0 ranks it is a single process."""
     path = scripts / name
     path.write_text(source)
     launcher = [str(RANKS), str(ranks)] if ranks else []

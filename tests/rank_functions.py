@@ -1,4 +1,4 @@
-"""What ranks do in the tests of ``support.processes``: a spawned process can import these."""
+"""Functions of ranks in tests of ``support.processes``, importable by spawned processes."""
 
 import ctypes
 import multiprocessing.util
@@ -27,14 +27,14 @@ class PicklableError(Exception):
 
 
 class UnpicklableError(Exception):
-    """Pickles, but cannot be rebuilt: its constructor wants what ``args`` does not hold."""
+    """Cannot be unpickled, because its constructor needs more than ``args``."""
 
     def __init__(self, code: int, where: str) -> None:
         super().__init__(f"{code} in {where}")
 
 
 def describe_rank(rank: int, world_size: int, *args: Any) -> dict[str, Any]:
-    """What a rank is given."""
+    """Return the arguments, environment, threads and listening sockets of a rank."""
     time.sleep(0.1 * (world_size - rank))  # the last rank is through first
     inherited = {os.readlink(f"/proc/self/fd/{fd.name}") for fd in os.scandir("/proc/self/fd") if os.path.exists(fd)}
     sockets = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
@@ -53,20 +53,20 @@ def all_reduced(rank: int, world_size: int) -> list[float]:
 
 
 def join_own_group(rank: int, world_size: int) -> float:
-    """Makes its process group itself, with no address."""
+    """Join a process group without an address."""
     dist.init_process_group("gloo")
     return all_reduced(rank, world_size)[0]
 
 
 def print_and_reduce(rank: int, world_size: int, tensor: torch.Tensor) -> list[float]:
-    """A shared tensor, output of every kind and a collective, in one start."""
+    """Write to a shared tensor, print in all ways and call a collective, in one start."""
     tensor[rank] += 1
     print_everywhere(rank, world_size)
     return all_reduced(rank, world_size)
 
 
 def fail(rank: int, world_size: int, how: str) -> Any:
-    """Rank 1 fails; the others wait for it in a collective if there is a process group."""
+    """Fail on rank 1. The other ranks wait for it, in a collective if there is a process group."""
     if rank == 1:
         print("last words")
         return _fail(how)
@@ -96,7 +96,7 @@ def _fail(how: str) -> Any:
 
 
 def miss_barrier(rank: int, world_size: int) -> int:
-    """Rank 1 never comes."""
+    """Enter a barrier on all ranks except rank 1, which sleeps."""
     if rank == 1:
         time.sleep(60)
     dist.barrier()
@@ -104,7 +104,7 @@ def miss_barrier(rank: int, world_size: int) -> int:
 
 
 def print_everywhere(rank: int, world_size: int) -> None:
-    """Python, standard error, C's printf and another program, in this order."""
+    """Print from Python, to standard error, with C's printf and from another program, in this order."""
     time.sleep(0.1 * (world_size - rank))
     print(f"python {rank}")
     print(f"error {rank}", file=sys.stderr)
@@ -115,19 +115,19 @@ def print_everywhere(rank: int, world_size: int) -> None:
 
 
 def parallel_region(rank: int, world_size: int) -> float:
-    """Long enough for torch to divide it over threads."""
+    """Add numbers in several threads of torch."""
     return float((torch.ones(2_000_000) + 1).sum())
 
 
 @fix_openmp
 def compute_in_parallel(rank: int, world_size: int, how: str = "return") -> Any:
-    """A parallel region, and whether it is in the main thread."""
+    """Run a parallel region, and return whether it is in the main thread."""
     in_main = threading.current_thread() is threading.main_thread()
     return (rank, parallel_region(rank, world_size), in_main) if how == "return" else _fail(how)
 
 
 def start_child(rank: int, world_size: int, folder: str) -> None:
-    """Starts a program, leaves a file and sleeps."""
+    """Start a program, write a file and sleep."""
     subprocess.Popen(["sleep", "60"])
     (Path(folder) / str(rank)).touch()
     time.sleep(60)
@@ -138,7 +138,7 @@ def thread_count(rank: int, world_size: int) -> int:
 
 
 def exchange_values(rank: int, world_size: int) -> Any:
-    """Values of uneven sizes over each way; tensors as what can be compared."""
+    """Send values of different sizes with each collective, and return comparable values."""
     rows = torch.arange(1000 * rank)
 
     def seen(values: list[Any]) -> list[Any]:
@@ -150,7 +150,7 @@ def exchange_values(rank: int, world_size: int) -> Any:
 
 
 def sample_after_seeding(rank: int, world_size: int) -> list[float]:
-    """The first number of each generator that a step seeds."""
+    """Return the first number of each generator that a step seeds."""
     import dgl
     import numpy as np
 
@@ -163,7 +163,7 @@ def sample_after_seeding(rank: int, world_size: int) -> list[float]:
 
 
 def score_share(rank: int, world_size: int) -> tuple[float, float]:
-    """Of rank 0, 1 of 3 validation nodes is right, and it has no test node; of rank 1, 4 of 5."""
+    """Score 1 of 3 validation nodes and no test node on rank 0, and 4 of 5 on rank 1."""
     from tutorial_lib.tasks.task import score_nodes
 
     val, right = ([1, 1, 1, 0], [1, 0, 0, 1]) if rank == 0 else ([1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 0])
@@ -176,7 +176,7 @@ def score_share(rank: int, world_size: int) -> tuple[float, float]:
 
 
 def fail_after_consequence(rank: int, world_size: int) -> None:
-    """Rank 0 complains of its peer a moment before rank 1 has said what was wrong."""
+    """Raise the consequence on rank 0 shortly before the cause on rank 1."""
     time.sleep(0.15 * rank)
     if rank == 0:
         raise RuntimeError("Connection closed by peer")
@@ -184,7 +184,7 @@ def fail_after_consequence(rank: int, world_size: int) -> None:
 
 
 def die_after_return(rank: int, world_size: int) -> str:
-    """In an exit handler."""
+    """Exit with code 3 in an exit handler."""
     if rank == 1:
         print("last words")
         multiprocessing.util.Finalize(None, os._exit, args=(3,), exitpriority=100)
@@ -192,7 +192,7 @@ def die_after_return(rank: int, world_size: int) -> str:
 
 
 def save_and_load(rank: int, world_size: int, mode: str, folders: Sequence[Path]) -> list[str]:
-    """On a machine of its own as far as it knows: what it says of each load.
+    """Save and load checkpoints as on several machines, and return the result of each load.
 
     Modes: ``none`` (no learned rows), ``damage`` (machine 1's rows are damaged between two loads) and ``slow`` (each
     manifest takes half a second to write, and the checkpoints that it replaces must stay until it is there).

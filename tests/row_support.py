@@ -1,4 +1,4 @@
-"""Rows, parts and a partition book as the pipeline sees them, without servers."""
+"""Fakes of DistTensor, partition book and servers for tests of the pipeline."""
 
 from collections import deque
 from itertools import count, pairwise
@@ -40,7 +40,7 @@ class FakePartitionBook:
 
 
 class FakeConnection:
-    """The connection to the DGL servers that have some rows. ``waiting`` are messages that nobody has received."""
+    """A connection to DGL servers with some rows. ``waiting`` are messages that were not received yet."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Any = None) -> None:
         self.rows, self.waiting, self._numbers = rows, deque[Any](), count(100)

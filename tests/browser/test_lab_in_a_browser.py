@@ -1,4 +1,4 @@
-"""make lab in headless Chromium, as a learner sees it: what is open, where links lead, "Run All" of a lesson."""
+"""make lab in headless Chromium, as a learner uses it: open files, links and "Run All" of a lesson."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this one, with a history of its own: what a learner has in work/ stays as it is."""
+    """A copy of this checkout with a new history, so that the work/ of a learner is unchanged."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
         if name and (ROOT / name).exists():
@@ -76,7 +76,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of JupyterLab, started by the program behind ``make lab`` on a machine without a display."""
+    """Start JupyterLab with the program of ``make lab``, without a display, and return its address."""
     home = tmp_path_factory.mktemp("home")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ def server(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def stop_program(process: subprocess.Popen) -> None:
-    """A program and all that it has started."""
+    """End a program and its descendants."""
     started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.terminate()
     _, alive = psutil.wait_procs([psutil.Process(process.pid), *started], timeout=15)
@@ -106,7 +106,7 @@ def stop_program(process: subprocess.Popen) -> None:
 
 
 class Lab:
-    """What a learner sees and does in JupyterLab.
+    """JupyterLab as a learner uses it.
 
     Args:
         address: of the server.
@@ -116,7 +116,7 @@ class Lab:
         self.window, self.address = window, address
 
     def visible_elements(self, selector: str, text: str = "") -> list[WebElement]:
-        """The visible elements with this text in them."""
+        """Return the visible elements that contain a text."""
         found = []
         for each in self.window.find_elements(By.CSS_SELECTOR, selector):
             try:
@@ -144,16 +144,16 @@ class Lab:
         self.wait(selector, text).click()
 
     def open_dialogs(self) -> list[str]:
-        """Dialogs, and notes in a corner, such as the offer of news."""
+        """Return the texts of dialogs and notifications."""
         return [each.text for each in self.visible_elements(".jp-Dialog, .Toastify__toast")]
 
     def kernel_status(self) -> str:
-        """What JupyterLab says of the kernel of the notebook in front."""
+        """Return the kernel status of the active notebook."""
         found = self.visible_elements(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
         return " ".join(each.get_attribute("data-status") or each.text for each in found)
 
     def click_link(self, path: str) -> None:
-        """Click the link to this file of the repository, in the notebook that is in front."""
+        """Click the link to a file of the repository in the active notebook."""
         link = f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook a[href*='/files/{path}']"
         found = wait_until(lambda: self.window.find_elements(By.CSS_SELECTOR, link), link, SHOWN_SECONDS)[-1]
         self.window.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
@@ -188,7 +188,7 @@ def test_links_at_end_of_lesson_open_their_targets(lab):
 
 
 def code_cells(notebook: Path) -> list[Any]:
-    """Of a notebook that JupyterLab may be saving at this moment."""
+    """Read a notebook that JupyterLab may be saving at this moment."""
 
     def cells() -> list[Any] | None:
         with contextlib.suppress(NotJSONError):
@@ -213,7 +213,7 @@ def test_run_all_completes_and_leaves_checkout_unchanged(lab, checkout):
     lab.click(".lm-Menu-itemLabel", "Run All Cells")
 
     def waiting() -> bool:
-        """Whether some cell has not run yet, in what has just been saved."""
+        """Whether the saved notebook has a cell that has not run."""
         lab.window.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.CONTROL, "s")
         time.sleep(0.5)
         assert lab.open_dialogs() == []  # a dialog would keep the notebook from being saved

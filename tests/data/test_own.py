@@ -1,4 +1,4 @@
-"""Graphs of your own from tables and arrays: content, and errors with file, line and remedy."""
+"""Graphs of users from tables and arrays, and errors that name file, line and remedy."""
 
 import json
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_mixed_integer_and_text_ids_are_refused(tmp_path):
 
 
 def test_graphs_without_labels_can_be_partitioned(tmp_path):
-    """There is no label, no mask and no split. The report counts no training nodes."""
+    """The parts have no labels, masks or split, and the report counts no training nodes."""
     edges = np.stack([np.arange(12), np.roll(np.arange(12), 1)])
     write_files(tmp_path, {"edges.npy": edges, "feat.npy": np.ones((12, 3))})
     dataset = load_dataset(tmp_path)

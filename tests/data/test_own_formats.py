@@ -1,4 +1,4 @@
-"""Graphs of your own with several types of nodes, and files of ``dgl.save_graphs``."""
+"""Graphs of users with several node types, and files of ``dgl.save_graphs``."""
 
 import csv
 import json
@@ -57,7 +57,7 @@ def contents(graph: dgl.DGLGraph) -> list:
 
 
 def test_graph_yaml_with_several_types(typed):
-    """A type is a folder, a table or a number of nodes, or the edges name its nodes."""
+    """A node type is a folder, a table, a number of nodes, or the set of nodes in the edges."""
     dataset = load_dataset(typed)
     graph, papers = dataset.graph, dataset.target_data
     assert {kind: graph.num_nodes(kind) for kind in graph.ntypes} == {"author": 2, "field": 3, "paper": 3, "venue": 2}

@@ -1,4 +1,4 @@
-"""Damaged and hostile graphs of your own: a command prints one error, exits with code 2, and runs no code."""
+"""Damaged and malicious graphs: a command prints one error, exits with code 2, and runs no code of the graph."""
 
 import gzip
 import os
@@ -33,7 +33,7 @@ def header(shape: str) -> bytes:
 
 
 class FileOnUnpickle:
-    """Unpickled, it makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __reduce__(self) -> tuple:
         return os.system, ("touch executed",)

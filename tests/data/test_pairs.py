@@ -17,7 +17,7 @@ from tutorial_lib.trainer.config import TrainConfig
 
 @pytest.fixture
 def both(tmp_path, monkeypatch) -> tuple[Dataset, Dataset]:
-    """A generated data set as pairs and as a DGLGraph, with pieces so small that there are several."""
+    """A generated data set as pairs and as a DGLGraph, made in several small chunks."""
     monkeypatch.setattr(base, "EDGES_PER_READ", 10_007)
     monkeypatch.setattr(writer, "FEATURE_ROWS", 1009)
     monkeypatch.setattr(base, "LARGE", 0)

@@ -38,7 +38,7 @@ def test_generated_data_are_unchanged(tiny, tmp_path):
 
 @pytest.mark.parametrize("scale", [TINY, 0.01])
 def test_shape(scale, tiny, small):
-    """Edges go both ways, without loops. The tiny graph has many duplicate edges, which are replaced."""
+    """Edges have both directions and no self loops. Duplicate edges, of which the tiny graph has many, are replaced."""
     graph = check_dataset(tiny if scale == TINY else small).graph
     assert graph.num_nodes() == round(2_449_029 * scale)
     assert (small.num_features, small.num_classes) == (100, 47)

@@ -1,4 +1,4 @@
-"""The fault matrix: one fault each into a real job on two machines. The cause is named, nothing is left, in time."""
+"""The fault matrix: each test injects a fault into a real job and checks the cause, the cleanup and the time."""
 
 import contextlib
 import importlib.metadata
@@ -40,14 +40,14 @@ ENDLESS, RANK_1 = "loop:1000000", "trainer 0 (rank 1) on machine-1"
 
 @pytest.fixture
 def cluster(emulation, request) -> Iterator[EmulatedBackend]:
-    """Two emulated machines, switched on."""
+    """Two running emulated machines."""
     with EmulatedBackend(2, **getattr(request, "param", {})) as machines:
         yield machines
 
 
 @pytest.fixture
 def start(cluster, partition_of, tmp_path) -> Callable[..., RunningJob]:
-    """``start(fault, rank)``: a job on the two machines; an endless one has made some steps already."""
+    """``start(fault, rank)`` starts a job on the two machines. An endless job has finished some steps."""
 
     def job(fault: str = ENDLESS, rank: str = "-", limits: Limits = Limits(), **fields) -> RunningJob:
         running = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, fault, rank, **fields), limits)
@@ -61,7 +61,7 @@ def start(cluster, partition_of, tmp_path) -> Callable[..., RunningJob]:
 
 @pytest.fixture
 def end(record_fault, tmp_path) -> Callable[..., JobFailed]:
-    """``end(job, fault)``: how a job failed, in time; a row of the table."""
+    """``end(job, fault)`` returns the failure of a job within the time limit and records it."""
 
     def wait(job: RunningJob, fault: str, limit: float = CLEAN_EXIT_SECONDS) -> JobFailed:
         error, seconds = job.end()
@@ -130,7 +130,7 @@ def test_abort_of_trainer_is_not_the_cause(cluster, start):
 
 
 def test_sigkill_to_an_agent(start, end):
-    """Its machine's processes end with it, the others are stopped."""
+    """The processes of its machine end with it, and the others are stopped."""
     job = start()
     job.coordinator.agents.processes[1].kill()
     error = end(job, "SIGKILL to an agent")
@@ -141,7 +141,7 @@ def test_sigkill_to_an_agent(start, end):
 
 
 def test_sigstop_is_reported_as_stall(cluster, start, tmp_path, end):
-    """All stacks are collected, those of the stopped process too."""
+    """All stacks are collected, also from the stopped process."""
     job = start(limits=Limits(stall=4))
     job.signal(cluster.machines[1], "trainer", signal.SIGSTOP)
     error = end(job, "SIGSTOP of a trainer, --stall-timeout 4")
@@ -225,7 +225,7 @@ def test_removed_run_folder(start, tmp_path, end):
     not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory control group (v1) to write"
 )
 def test_out_of_memory(start, tmp_path, end):
-    """A real one: the kernel ends a trainer that passes the limit of its control group."""
+    """The kernel kills a trainer that exceeds the limit of its control group."""
     group = Path("/sys/fs/cgroup/memory") / f"tutorial-test-{os.getpid()}"
     group.mkdir()
     try:
@@ -245,7 +245,7 @@ def test_out_of_memory(start, tmp_path, end):
 
 @pytest.fixture
 def refused(cluster, partition_of, tmp_path, record_fault) -> Callable[..., PreflightFailed]:
-    """``refused(fault, words)``: a job that is refused before anything is started, and the table says why."""
+    """``refused(fault, words)`` checks that a job is refused before it starts, and records the fault."""
 
     def run(fault: str, words: str, **fields) -> PreflightFailed:
         plan = plan_of(cluster, partition_of(2), tmp_path, "none", "-", **fields)
@@ -303,7 +303,7 @@ def test_too_small_shared_memory_is_refused(refused):
 
 @pytest.mark.parametrize("cluster", [{"shm_bytes": 40 << 20}], indirect=True)
 def test_shared_memory_fills_up_while_servers_load(cluster, start, end):
-    """What the part needs is there; then something else takes the rest while the servers load."""
+    """The part would fit, but another file uses the memory while the servers load."""
     job = start("none")
     job.wait_for("stage", 2)
     fill = ["sh", "-c", "head -c 39M /dev/zero > /dev/shm/something-else"]
@@ -328,7 +328,7 @@ def test_fault_in_one_job_does_not_affect_another(cluster, start, partition_of, 
 
 
 def test_next_job_removes_segments_of_killed_job(partition_of, tmp_path, record_fault):
-    """The agent of a job without namespaces is killed, and its coordinator too: the next job cleans up."""
+    """The agent and the coordinator of a job without namespaces are killed."""
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from fault_support import JobRun, plan_of

@@ -1,4 +1,4 @@
-"""A kernel that is killed while a cell of level 2 trains: its ranks end with it, and leave nothing."""
+"""The ranks of a cell end, and leave no files, if the kernel is killed."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ def code_cells() -> list[str]:
 
 
 def connected_ranks(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
-    """The kernel's processes, when two of them have connections that they did not inherit from it."""
+    """Return the kernel's processes when two of them have connections that they did not inherit."""
 
     def met() -> list[psutil.Process]:
         inherited, found = set(kernel.net_connections("tcp")), kernel.children(recursive=True)

@@ -1,4 +1,4 @@
-"""The tests for a GPU, where there is none: each skips and says why; and what they compute on the CPU."""
+"""The GPU tests without a GPU: they skip with a reason, and their computations run on the CPU."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this computer has a GPU: run make test-gpu")
 @pytest.mark.parametrize("start", [["-m", "pytest"], ["-c", WITHOUT_DGL]])
 def test_skipped_tests_report_the_reason(start):
-    """Also on a machine with torch alone, on which the rest can still be checked."""
+    """This also works on a machine that has only torch."""
     done = subprocess.run([sys.executable, *start, str(FOLDER)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" not in done.stdout
@@ -47,7 +47,7 @@ def test_lesson_05_ranks_on_the_cpu():
 
 
 def test_gpu_tests_run_on_the_cpu(monkeypatch):
-    """With the CPU in place of the GPU, so that a renamed function is not first seen on a GPU."""
+    """The CPU replaces the GPU, so that a renamed function is noticed without a GPU."""
     monkeypatch.setattr(test_gpu, "GPU", CPU.device)
     monkeypatch.setattr(test_gpu, "need_gpus", lambda *_: None)
     test_gpu.test_plain_layer_agrees_with_cpu("empty neighborhoods", (16, 32))

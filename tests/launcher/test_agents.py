@@ -1,4 +1,4 @@
-"""Real agents without a real job: their messages, their end, what they leave, and who can hide a module from them."""
+"""Real agents with simple commands: messages, shutdown, remaining files and imported modules."""
 
 import json
 import os
@@ -24,7 +24,7 @@ SLEEP = ["sleep", "1000"]
 
 
 def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
-    """A job whose servers are any command; no trainer is ever started."""
+    """Return the plan of a job whose servers are any command and whose trainers never start."""
     paths = {"part_config": "none.json", "ip_config": str(folder / "ip_config.txt"), "log_dir": str(folder / "logs")}
     options = {**paths, "cwd": str(folder), "master_port": cluster.master_port, **fields}
     return JobPlan(cluster.machines, list(command), **options)
@@ -38,7 +38,7 @@ def fail(cluster, plan: JobPlan, **options) -> JobFailed:
 
 @pytest.fixture
 def stopped_agent(tmp_path):
-    """An agent with a server, stopped in the middle of its work, and what those who wait for it have said."""
+    """A stopped agent with a server, and the messages of the processes that wait for it."""
     said: list[str] = []
     with LocalBackend() as cluster:
         plan = plan_in(tmp_path, cluster, *SLEEP)
@@ -65,7 +65,7 @@ def test_agent_that_does_not_read_blocks_no_other(stopped_agent):
 
 
 def test_ctrl_c_kills_stopped_agent_at_once(stopped_agent):
-    """L4. Raised by a real signal; the agent and what it started are gone at once."""
+    """L4. After a real signal, the agent and its processes end immediately."""
     agents, _ = stopped_agent
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)

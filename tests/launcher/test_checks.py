@@ -1,4 +1,4 @@
-"""The checks of a machine before a job, each with a cause that makes it fail."""
+"""The checks of a machine before a job, each with a condition that makes it fail."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def test_unusable_job_folders_are_found(tmp_path, monkeypatch):
     ("error", "status"), [(psutil.AccessDenied(7), "skip"), (PermissionError("/proc"), "skip"), (KeyError(0), "fail")]
 )
 def test_a_check_that_raises_is_a_finding(error, status):
-    """Something that is hidden from this user can be in order."""
+    """An item that this user cannot read may still be correct."""
 
     def broken(_job: JobSpec, _index: int) -> Iterator[Finding]:
         yield Finding("before", "ok", "")

@@ -1,4 +1,4 @@
-"""Emulated machines: real namespaces, real cables."""
+"""Emulated machines with real namespaces and links."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Servers and trainers that one process of their machine has forked: they are as if the agent had started each."""
+"""Servers and trainers that are forked by one process behave like processes that the agent has started."""
 
 import json
 import os
@@ -41,7 +41,7 @@ time.sleep(1000)
 
 @pytest.fixture
 def start_program(partition_of, tmp_path) -> Callable[..., RunningJob]:
-    """Starts a program as a job of this machine with two servers and two trainers."""
+    """``start_program(cluster, text)`` starts a program as a job with two servers and two trainers."""
 
     def start(cluster: LocalBackend, text: str) -> RunningJob:
         (tmp_path / "program.py").write_text(text)

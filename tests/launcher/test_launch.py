@@ -1,4 +1,4 @@
-"""The agent and the coordinator with real jobs that go wrong: the cause is named and nothing is left."""
+"""Agent and coordinator in real jobs that fail: the cause is named, and no processes or files remain."""
 
 import time
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_job_ends_at_its_time_limit(two_machines, tmp_path):
 
 
 def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path, monkeypatch):
-    """Also with a temporary folder whose name is too long for the sockets of the samplers: there they would stall."""
+    """The name of the temporary folder is too long for the sockets of samplers, which would stall."""
     temporary = tmp_path / ("long" * 20)
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -83,7 +83,7 @@ def test_second_job_on_same_shm_is_refused(tmp_path):
 
 
 def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
-    """Two machines are what most other tests use."""
+    """Most other tests use two machines."""
     config = TrainConfig(epochs=1, fanouts=(5, 5), batch_size=100, hidden_size=16)
     result = run_distributed(partition_of(4), Layout(emulate=4), config, tmp_path / "run")
     assert (result["world_size"], len(result["bytes_sent"])) == (4, 4)

@@ -1,4 +1,4 @@
-"""Who listens where while a job runs: each machine on its own address, and with one machine on loopback only."""
+"""Listening addresses during a job: each machine uses its own address, a single machine loopback only."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def listening_sockets(cluster, machine) -> list[tuple[str, int, int | None]]:
 
 
 def check_addresses(found: list[tuple[str, int, int | None]], plan, machine) -> None:
-    """Servers, trainers and samplers are all there, and all of them on the machine's address."""
+    """Check that servers, trainers and samplers listen, and only on the address of the machine."""
     ports = {port for _address, port, _pid in found}
     assert {machine.port + server for server in range(plan.servers)} <= ports, found
     assert (plan.master_port in ports) == (machine == plan.machines[0]), found

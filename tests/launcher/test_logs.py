@@ -1,4 +1,4 @@
-"""Logs, events and output of any size: what is read, how much memory it needs, and what waits for a reader."""
+"""Logs, events and output of any size, and the memory that reading them needs."""
 
 import os
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Machines that stay: commands start, use, cut and stop them, and nothing stays behind."""
+"""Persistent clusters: commands start, use, cut and stop them, and no files or processes remain."""
 
 import json
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cluster
 
 
 def tutorial(*words: str, code: int = 0, **options: Any) -> str:
-    """What ``python -m tutorial_lib WORDS`` prints, on both streams; it must end with this exit code."""
+    """Run ``python -m tutorial_lib WORDS``, check its exit code and return its output."""
     done = run_command(*words, code=code, timeout=60, **options)
     return done.stdout + done.stderr
 
@@ -39,7 +39,7 @@ def wait_until_stopped(name: str) -> None:
 
 @pytest.fixture
 def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
-    """Two machines; stopped at the end if the test has not done so."""
+    """A running cluster of two machines, which stops at the end of the test."""
     tutorial("machines", "start", "2", "--wire", "1gbit", "--shm", "500MB", "--name", "lab", "--ttl", "5m")
     yield "lab"
     if "lab" in persistent.running_names():
@@ -47,7 +47,7 @@ def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
 
 
 def commands_on(machine: str) -> str:
-    """The command lines of all processes of a machine, also where there is no ps."""
+    """Return the command lines of all processes of a machine, without ps."""
     return tutorial("on", machine, "sh", "-c", r"cat /proc/[0-9]*/cmdline | tr '\0' ' '")
 
 
@@ -60,7 +60,7 @@ print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, psutil.net_if_stats(
 
 
 def test_on_behaves_like_ssh(lab):
-    """Output, exit code, standard input, signals; also on all."""
+    """Output, exit code, standard input and signals are passed on, also for ``on all``."""
     assert tutorial("on", "machine-1", "hostname") == "machine-1\n"
     assert sorted(tutorial("on", "all", "hostname").splitlines()) == ["[machine-0] machine-0", "[machine-1] machine-1"]
     tutorial("on", "all", "sh", "-c", "test $(hostname) = machine-0", code=1)
@@ -76,7 +76,7 @@ def test_on_behaves_like_ssh(lab):
 
 
 def test_cut_mend_and_change_links(lab):
-    """L33. A cut is at the bridge: packets vanish, and the machine's card stays up."""
+    """L33. A cut at the bridge drops packets, and the network interface of the machine remains up."""
     if (tc := find_program("tc")) is None:
         pytest.skip("needs the program tc (package iproute2)")
     for order, reached in [("cut", "False True\n"), ("mend", "True True\n")]:
@@ -111,7 +111,7 @@ def test_cluster_names_are_unique_and_jobs_exclusive(lab, tmp_path):
 
 
 def test_torchrun_example_of_docs(lab, tmp_path):
-    """The command as docs/own-machines.md has it, on the machines of this test."""
+    """The command of docs/own-machines.md runs on the machines of this test."""
     (loop,) = re.findall(r"^    (for k in .*?wait)$", (ROOT / "docs/own-machines.md").read_text(), re.M | re.S)
     code = "import os\nimport torch.distributed as d\nd.init_process_group('gloo')\n"
     code += "os.write(1, f'rank {d.get_rank()}\\n'.encode())\nd.barrier()"  # at once: both ranks share a pipe
@@ -140,7 +140,7 @@ def test_default_name_is_the_only_running_cluster(running, words, says, run_here
 
 
 def test_shell_uses_terminal_of_caller(lab):
-    """It manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
+    """It manages jobs, passes Ctrl-C to the program, and exits without waiting for background jobs."""
     restore_default_signals = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
     options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": restore_default_signals}
     shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "bash"], **options)
@@ -163,7 +163,7 @@ def test_shell_uses_terminal_of_caller(lab):
 
 @pytest.mark.parametrize("end", ["ttl", signal.SIGTERM, signal.SIGKILL])
 def test_cluster_ends_after_ttl_or_with_its_daemon(emulation, nothing_left, end):
-    """L32. After --ttl, and when their daemon is killed. Their folder goes, too."""
+    """L32. The machines end after --ttl and when their daemon is killed. Their folder is removed."""
     tutorial("machines", "start", "1", "--name", "short", "--ttl", "9s" if end == "ttl" else "5m")
     found = describe_machines("short")
     if end != "ttl":
@@ -173,7 +173,7 @@ def test_cluster_ends_after_ttl_or_with_its_daemon(emulation, nothing_left, end)
 
 
 def test_ordinary_user_starts_uses_and_stops_cluster(emulation, nothing_left):
-    """L31. As user 65534 when the tests run as root. Other users do not see them."""
+    """L31. Tests of root use user 65534. Other users do not see the cluster."""
     python, user = ordinary_user()
     with tempfile.TemporaryDirectory() as folder:  # only root may enter the test's own temporary folder
         os.chmod(folder, 0o777)
@@ -219,7 +219,7 @@ def test_cluster_descriptions_of_other_users_are_refused(run_here, monkeypatch, 
 
 @pytest.mark.skipif(not SSHD, reason="needs sshd")
 def test_interrupted_start_leaves_no_folder(emulation, nothing_left, tmp_path, monkeypatch):
-    """A slow ssh-keygen holds the start when the machines are there."""
+    """A slow ssh-keygen delays the start when the machines already run."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ssh-keygen").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexec sleep 60\n")
     (tmp_path / "bin" / "ssh-keygen").chmod(0o755)

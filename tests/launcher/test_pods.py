@@ -75,7 +75,7 @@ class Pods:
         self.env |= {"PYTHONPATH": PYTHONPATH_OF_ALL, "PATH": f"/media/bin:{os.environ['PATH']}", **variables}
 
     def start(self, index: int) -> subprocess.Popen:
-        """The container of a pod."""
+        """Start the container of a pod."""
         env = [f"{name}={value}" for name, value in {**self.env, "JOB_COMPLETION_INDEX": str(index)}.items()]
         script = CONTAINER.format(folder=self.folder, user=USER)
         command = ["sh", "-c", script, "container", "env", "-i", *env, "bash", "/media/pod.sh", *self.args]
@@ -83,13 +83,13 @@ class Pods:
             return self.cluster.popen(self.cluster.machines[index], command, stdout=log, stderr=log)
 
     def log(self, index: int) -> str:
-        """The output of a pod."""
+        """Return the output of a pod."""
         return (self.folder / f"pod-{index}.log").read_text()
 
 
 @pytest.fixture
 def pods(emulation, nothing_left, tmp_path) -> Iterator[Any]:
-    """``pods(objects, **variables)``: the machines of a manifest, switched off at the end."""
+    """``pods(objects, **variables)`` starts the machines of a manifest, which stop at the end of the test."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None or find_program("sshd") is None:
         pytest.skip("needs root, setpriv and an ssh server")
     with contextlib.ExitStack() as stack:
@@ -128,7 +128,7 @@ def test_run_resumes_after_loss_of_pod_0(pods, tmp_path):
 
 @pytest.mark.cluster
 def test_pod_waits_time_out(pods, tmp_path):
-    """L25. Nothing asks a question: a login that fails has a reason."""
+    """L25. ssh asks no question, and a failed login is reported with its reason."""
     job = pods(manifest(tmp_path / "m", "train", *SMALL), TUTORIAL_WAIT="4")
     assert job.start(0).wait(60) == 1
     assert "error: pod 0: waited 4 s for pod 1 (dgl-1.dgl): ssh: connect to host 10.77.0.2 port 2222: " in job.log(0)

@@ -1,4 +1,4 @@
-"""What the coordinator compares before a job, and the checks of emulated machines."""
+"""Comparisons of the coordinator before a job, and the checks of emulated machines."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The lock of /dev/shm and the clean-up after killed jobs, with real processes that are killed."""
+"""The lock of /dev/shm and the cleanup after killed jobs, with real processes."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ SPEC = JobSpec([], [], "", "", 0, shm_patterns=SHM_PATTERNS)
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen]]:
-    """``start(code, *arguments, before=[])``: a process that has printed "ready". It is killed at the end."""
+    """``start(code, *arguments, before=[])`` starts a process that prints "ready", and kills it at the end."""
     processes = []
 
     def start(code: str, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen:

@@ -1,4 +1,4 @@
-"""A real Slurm (munge, slurmctld, slurmd) on emulated machines: jobs of ours in its allocations, as on a cluster."""
+"""Jobs in allocations of a real Slurm (munge, slurmctld, slurmd) on emulated machines."""
 
 import json
 import os
@@ -26,7 +26,7 @@ DAEMON_NAMES = {*sandbox.DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[None]:
-    """Three nodes; skips where the host has no Slurm, or no right to run one."""
+    """Slurm with three nodes. Skip the tests if the host cannot run it."""
     if reason := why_not("Slurm"):
         pytest.skip(reason)
     with sandbox.slurm_machines(NODES, name=NAME, ttl="20m"):
@@ -34,13 +34,13 @@ def slurm() -> Iterator[None]:
 
 
 def on(machine: str, *words: str, code: int = 0) -> str:
-    """What a command prints on a machine."""
+    """Run a command on a machine and return its output."""
     done = tutorial("on", "--name", NAME, machine, *words, code=code, timeout=120)
     return done.stdout + done.stderr
 
 
 def submit(folder: Path, nodes: int, *command: str, options: tuple[str, ...] = ()) -> int:
-    """Write the script in a folder and hand it to Slurm; the number of the job."""
+    """Write the script in a folder, submit it to Slurm and return the number of the job."""
     folder.mkdir(exist_ok=True)
     tutorial("submit", "--nodes", str(nodes), "--partition", "main", *command, cwd=folder)
     done = on("machine-0", "sbatch", "--parsable", "--chdir", str(folder), *options, str(folder / "job.sh"))
@@ -48,19 +48,19 @@ def submit(folder: Path, nodes: int, *command: str, options: tuple[str, ...] = (
 
 
 def settings_of(run: FinishedRun) -> list[str]:
-    """Its options, but for those that say where it ran."""
+    """Return the options of a run without those for machines."""
     pairs = zip(run.options[::2], run.options[1::2], strict=True)
     return [word for pair in pairs if pair[0] not in ("--emulate", "--wire") for word in pair]
 
 
 def state(job: int | str) -> dict[str, str]:
-    """What Slurm knows of a job: ``JobState``, ``Restarts``, ``ExitCode``, ..."""
+    """Return the fields of a job in Slurm: ``JobState``, ``Restarts``, ``ExitCode``, ..."""
     words = on("machine-0", "scontrol", "show", "job", str(job)).split()
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def wait_for(job: int | str, *states: str, seconds: float = 240) -> str:
-    """Its state, which must become one of these."""
+    """Wait until a job has one of these states, and return the state."""
     for _left in retry_until_timeout(f"job {job} to be {' or '.join(states)}", seconds, pause=0.3):
         if (found := state(job)["JobState"]) in states:
             return found
@@ -73,7 +73,7 @@ def wait_for_text(log: Path, text: str) -> None:
 
 
 def list_processes_and_shm() -> list[str]:
-    """Everything on the nodes but the daemons of Slurm, and files in /dev/shm but the socket of munge."""
+    """Return processes and files in /dev/shm of the nodes, except those of Slurm and munge."""
     printed = [on(f"machine-{k}", "sh", "-c", "ps -eo pid= -o comm=; ls /dev/shm") for k in range(NODES)]
     words = [line.split()[-1] for line in "".join(printed).splitlines() if line.split()[0] != "1"]
     return [w for w in words if w not in {*DAEMON_NAMES, "munge.socket", "munge.socket.lock", "sh", "ps", "ls"}]
@@ -87,7 +87,7 @@ def wait_until_idle() -> None:
 
 @pytest.mark.cluster
 def test_submit_finale_to_slurm(slurm, data_root, tmp_path):
-    """Written and handed to Slurm by one command."""
+    """One command writes the script and submits it."""
     (folder := tmp_path / "a").mkdir()
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1"]
     words = ["submit", "--go", "--nodes", "2", "--partition", "main", "finale", *settings, "--root", str(data_root)]
@@ -100,7 +100,7 @@ def test_submit_finale_to_slurm(slurm, data_root, tmp_path):
 
 @pytest.mark.cluster
 def test_preempted_job_resumes_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
-    """Preempted in training by a job of another partition, put back into the queue, started again by Slurm."""
+    """A job of another partition preempts the training. Slurm requeues and restarts the job."""
     folder, undisturbed = tmp_path / "a", tmp_path / "undisturbed"
     job = submit(folder, 2, "train", *settings_of(finished_run), "--epochs", "9")
     log = folder / "runs" / f"{job}.log"
@@ -156,7 +156,7 @@ def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path)
 
 @pytest.fixture
 def allocation(tmp_path, monkeypatch) -> None:
-    """Programs with the names of Slurm's; the allocation has three nodes."""
+    """An allocation of three nodes with fake programs of Slurm."""
     for name, text in {"scontrol": "echo a; echo b; echo c", "srun": 'echo "$@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""ip_config.txt in and out, and the plan that agents receive."""
+"""Reading and writing ip_config.txt, and the plan that agents receive."""
 
 from dataclasses import replace
 

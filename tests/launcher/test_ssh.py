@@ -24,7 +24,7 @@ TARGET = Path("/tmp/copy")  # on the machines
 
 @pytest.fixture
 def workspace(ssh_lab, partition_of, tmp_path) -> Path:
-    """A folder as a user would have it: script, parts and address file."""
+    """A workspace with script, partition and address file."""
     folder = tmp_path / "work space"
     shutil.copytree(partition_of(2).folder, folder / "parts")
     shutil.copy(SCRIPT, folder / "train.py")
@@ -42,7 +42,7 @@ def launch(workspace: Path, out: Path, *options: str, epochs: int = 2) -> list[s
 
 
 def start_endless_job(lab, workspace: Path, out: Path) -> subprocess.Popen:
-    """A job that has begun to train and does not end by itself."""
+    """Start a job without end, and return it when it trains."""
     words = launch(workspace, out, epochs=10000)
     command = lab.start(sys.executable, "-m", "tutorial_lib", *words, preexec_fn=restore_default_signals)
     copy = lab.on_disks(lab.home / "copy")[1]
@@ -55,14 +55,14 @@ def start_endless_job(lab, workspace: Path, out: Path) -> subprocess.Popen:
 
 
 def remaining_results(lab, target: Path) -> list[str]:
-    """Folders of results that are still on the machines."""
+    """Return the folders of results that are still on the machines."""
     return [path.name for disk in lab.on_disks(target) for path in disk.glob("results/*")]
 
 
 def test_workspace_is_copied_over_ssh(ssh_lab, workspace, tmp_path):
     """L24. The folder is in the home of the login. For programs, its shell prints to standard error only.
 
-    With one option of each kind of DGL's tool; the user's ssh configuration has port and key.
+    The job uses an option of each kind of DGL's tool. The ssh configuration of the user has port and key.
     """
     target = ssh_lab.home / "copy"
     bashrc = "echo quota >&2; [[ $- == *i* ]] || return; echo Welcome\n"
@@ -94,7 +94,7 @@ def test_workspace_is_copied_over_ssh(ssh_lab, workspace, tmp_path):
     ["SIGKILL to the coordinator", "SIGINT to the coordinator", "SIGKILL to an agent", "the wire cut for good"],
 )
 def test_a_fault_ends_the_job_on_all_machines(fault, ssh_lab, workspace, tmp_path, record_fault):
-    """Also on a machine that nobody can reach. It notices by the kernel's repetitions and missing pings."""
+    """This includes an unreachable machine, which notices retransmissions and missing pings."""
     command = start_endless_job(ssh_lab, workspace, tmp_path / "out")
     start = time.monotonic()
     if fault == "SIGKILL to an agent":  # in that machine's own list of processes
@@ -181,7 +181,7 @@ def test_different_homes_and_noisy_rsync_login_are_refused(ssh_lab, workspace, t
 
 
 def train(lab, out: Path, data_root: Path, *options: str) -> list[str]:
-    """With ``--copy_to``, on a small graph."""
+    """Return the arguments of ``train`` on a small graph with ``--copy_to``."""
     words = ["train", "--scale", "0.003", "--root", str(data_root), "--fanouts", "5,5", "--hidden-size", "32"]
     return [*words, "--ip_config", str(lab.ip_config), "--copy_to", str(TARGET), "--out", str(out), *options]
 
@@ -191,7 +191,7 @@ def epochs_of(run: Path) -> list[int]:
 
 
 def assert_downloaded(lab, run: Path, *names: str) -> None:
-    """The logs of both machines and the files of these names are here, and no results are left on the machines."""
+    """Check that all logs and these files were downloaded, and that no results are left on the machines."""
     for name in ("result.json", *(f"logs/machine-{k}/trainer-0.log" for k in range(2)), *names):
         assert (run / name).is_file(), name
     assert len(read_checkpoint(run / "checkpoint").manifest.epochs) == len(epochs_of(run))
@@ -241,7 +241,7 @@ def test_killed_coordinator_loses_at_most_one_checkpoint(ssh_lab, data_root, tmp
 
 @pytest.mark.timeout(600)
 def test_commands_of_own_machines_page(ssh_lab, tmp_path):
-    """docs/own-machines.md, executed as it is: on the login node, in a folder with a program of the user's."""
+    """The commands of docs/own-machines.md run unchanged on the login node, in a folder with a user's program."""
     page = (Path(__file__).parents[2] / "docs" / "own-machines.md").read_text()
     (block,) = [text for text in re.findall(r"(?:^(?:    .*)?\n)+", page, re.MULTILINE) if "--copy_to" in text]
     (tmp_path / "job").mkdir()

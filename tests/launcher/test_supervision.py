@@ -1,4 +1,4 @@
-"""What the coordinator and the agents conclude from what they see, without a job."""
+"""Decisions of the coordinator and the agents about messages and processes, without a job."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tutorial_lib.launcher.messages import Command, Failed, Heartbeat, Message, 
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """The time that the coordinator and an agent see."""
+    """A fake clock of the coordinator and an agent."""
     now = [1000.0]
     fake = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
     monkeypatch.setattr(coordinator, "time", fake)
@@ -37,13 +37,13 @@ def spec(tmp_path) -> JobSpec:
 
 @pytest.fixture
 def watcher(spec, clock) -> Coordinator:
-    """The coordinator of two agents that get its messages."""
+    """A coordinator with two agents that receive its messages."""
     agents = SimpleNamespace(open={0, 1}, clock_offsets=[0, 0], send_all=lambda _message: None, receive=lambda _s: ())
     return Coordinator(agents, spec, limits=Limits(stall=60, silence=30))  # type: ignore
 
 
 def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Message) -> str:
-    """Let some seconds pass, in which both agents send these messages each second; returns the failure."""
+    """Let seconds pass in which both agents send these messages every second, and return the failure."""
     try:
         for _ in range(seconds):
             clock[0] += 1
@@ -84,7 +84,7 @@ def test_silent_agent_is_cause_of_stall(watcher, clock):
 
 
 class Line:
-    """The agent's end of its connection: the commands that the coordinator sends, and the messages that it gets."""
+    """A fake connection of an agent, with the commands and messages of both directions."""
 
     def __init__(self) -> None:
         self.commands, self.heard, self.waiting = list[list[Message]](), [], bytearray()
@@ -101,20 +101,20 @@ class Line:
 
 @pytest.fixture
 def quiet_agent(tmp_path) -> Agent:
-    """One that has started nothing."""
+    """An agent without processes."""
     machine = Machine("here", "127.0.0.1")
     return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
 
 
 def failures(heard: list[Message]) -> list[tuple[str, int, str]]:
-    """Role, index and cause of the failures among messages, which are removed."""
+    """Remove the failures from messages, and return their role, index and cause."""
     found = [(m.role, m.local_index, m.cause) for m in heard if isinstance(m, Failed)]
     heard.clear()
     return found
 
 
 def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple[str, int, str]]:
-    """Let processes end with these numbers and statuses; returns the failures that are reported."""
+    """Let processes end with these PIDs and statuses, and return the reported failures."""
     results = [*((pid, status, SimpleNamespace(ru_maxrss=1)) for pid, status in ended), (0, 0, None)]
     monkeypatch.setattr(agent.os, "wait4", lambda *_: results.pop(0))
     quiet_agent._reap()

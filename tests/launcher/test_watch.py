@@ -1,4 +1,4 @@
-"""What an agent sees of the processes, the memory and the disk of its machine."""
+"""An agent's view of the processes, the memory and the disk of its machine."""
 
 import os
 import resource
