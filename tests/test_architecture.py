@@ -1,4 +1,4 @@
-"""docs/architecture.md: every name in it exists, and a step and a run are in few files."""
+"""All names in docs/architecture.md exist, and a step and a run execute few files."""
 
 import ast
 import inspect
@@ -19,13 +19,13 @@ NAME = re.compile(r"`(tutorial_lib/\S+?\.py):(\w+)`")
 
 
 def between(after: str, before: str) -> str:
-    """The text from one phrase to the next place of another."""
+    """Return the text between two phrases."""
     start = TEXT.index(after)
     return TEXT[start : TEXT.index(before, start)]
 
 
 def files_named(text: str) -> set[str]:
-    """With those that are named without a function."""
+    """Return all file names, also those without a function."""
     return set(re.findall(r"`(tutorial_lib/[\w/]+\.py)", text))
 
 
@@ -48,7 +48,7 @@ def test_documented_step_and_run_span_few_files():
 
 @pytest.fixture(scope="module")
 def calls(small_dataset, tmp_path_factory) -> list[str]:
-    """The functions of tutorial_lib that a rank called, and "return" at their ends."""
+    """Calls of functions of tutorial_lib by a rank, with "return" at their ends."""
     folder = tmp_path_factory.mktemp("traced")
     parts = partition_dataset(small_dataset, 1, folder / "parts").folder
     command = [sys.executable, str(ROOT / "tests/programs/traced_step.py"), str(parts), str(folder)]

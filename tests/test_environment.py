@@ -1,4 +1,4 @@
-"""The lock files, the conda files and pyproject.toml say the same."""
+"""The lock files, the conda files and pyproject.toml agree."""
 
 import importlib.metadata
 import re
@@ -23,7 +23,7 @@ def locked(python: str, stack: str = "default") -> dict[str, str]:
 
 
 def direct_requirements(stack: str) -> list[Requirement]:
-    """Those of pyproject.toml; for the modern stack, with the few that requirements-modern.in puts in their place."""
+    """Return the requirements of pyproject.toml, with the replacements of requirements-modern.in."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=3.10,<3.14"
     found = [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["dev"]]

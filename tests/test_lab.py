@@ -1,4 +1,4 @@
-"""make lab: copies of the notebooks that follow the originals until they are changed, and a layout for JupyterLab."""
+"""make lab: updated copies of the notebooks, links, and the start of JupyterLab."""
 
 import re
 import shutil
@@ -45,14 +45,14 @@ def test_unchanged_copies_are_updated(tmp_path):
 
 
 def text_of(path: Path) -> str:
-    """Of a page, or of a notebook's cells that are text."""
+    """Return the text of a page or of the Markdown cells of a notebook."""
     if path.suffix == ".md":
         return path.read_text()
     return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
 
 
 def headings(path: Path) -> set[str]:
-    """The anchors of a page or notebook, as GitHub names them and as JupyterLab does, and those written out."""
+    """Return the anchors of a page or notebook for GitHub and JupyterLab, and the explicit ones."""
     text = text_of(path)
     titles = [re.sub(r"[`*]", "", title).strip() for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)]
     github = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

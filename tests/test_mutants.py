@@ -1,4 +1,4 @@
-"""scripts/mutants.py: it finds the modules and their tests, and what it makes of the code is Python with one change."""
+"""scripts/mutants.py finds modules and tests, and makes valid Python with one change."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""README and docs: links lead somewhere, and what README shows of a run is what a run said."""
+"""Links in README and docs resolve, and the output in README agrees with a run."""
 
 import re
 import shlex
@@ -27,7 +27,7 @@ def test_every_page_is_linked_from_readme():
 
 
 def summary(text: str) -> dict[str, str]:
-    """The table at the end of a run, as README shows it or as a run prints it, with lines around it."""
+    """Return the table at the end of a run, from README or from the output of a run."""
     text = text[text.index("synthetic-products: global result") :]
     keys = ("machines", "epochs", "loss", "valid accuracy", "test accuracy", "seconds", "sent on the wire")
     return {key: re.search(rf"^[\s│]*{key}[\s│]+(.*?)[\s│]*$", text, flags=re.MULTILINE)[1] for key in keys}
@@ -38,7 +38,7 @@ def without_numbers(text: str) -> str:
 
 
 def test_readme_agrees_with_its_picture():
-    """The picture is made by a script from a run; the numbers beside it are those of the same run."""
+    """A script draws the picture from the run whose numbers README shows."""
     picture = (ROOT / "docs" / "run.svg").read_text()
     shown = summary(README)
     assert f"loss {shown['loss']}" in picture
@@ -50,7 +50,7 @@ def test_readme_agrees_with_its_picture():
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_readme_agrees_with_make_run(emulation, nothing_left, data_root, tmp_path):
-    """The same command: as many epochs, the same lines, and each figure within its tolerance; seconds vary too much."""
+    """The same command gives the same lines, and all numbers except seconds are within their tolerance."""
     makefile = (ROOT / "Makefile").read_text()
     words = re.search(r"^run: venv\n\t\$\(PY\) -m tutorial_lib (.*)$", makefile, flags=re.MULTILINE)[1].split()
     printed = tutorial(*words, "--root", str(data_root), "--out", str(tmp_path / "run")).stdout
@@ -74,7 +74,7 @@ def test_readme_agrees_with_make_run(emulation, nothing_left, data_root, tmp_pat
 
 
 def test_readme_commands_for_own_machines(tmp_path):
-    """What bash writes can be read, the commands are parsed or run; tests/launcher/test_ssh.py runs such over ssh."""
+    """Commands are parsed or run without machines. tests/launcher/test_ssh.py runs such commands over ssh."""
     section = README.split("## On your own machines")[1].split("\n## ")[0]
     (writes,) = re.findall(r"^ +(printf .*)$", section, flags=re.MULTILINE)
     subprocess.run(["bash", "-c", writes], check=True, cwd=tmp_path)

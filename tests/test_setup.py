@@ -1,4 +1,4 @@
-"""scripts/make_venv.sh: which Python it takes, what it says when there is none, and when it does nothing."""
+"""scripts/make_venv.sh: choice of Python, error messages and reuse."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A repository with what the script reads, and a PATH folder with no Python in it."""
+    """A repository with the files of the script, and a PATH folder without Python."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "bin").mkdir()
     shutil.copy(ROOT / "scripts" / "make_venv.sh", tmp_path / "scripts")
@@ -31,7 +31,7 @@ def program(path: Path, script: str) -> None:
 
 
 def make_venv(clone: Path, *arguments: str, code: int | None = 0, **variables: str) -> subprocess.CompletedProcess:
-    """The script, which must end with this exit code."""
+    """Run the script and check its exit code."""
     command, path = ["sh", "scripts/make_venv.sh", *arguments], {"PATH": str(clone / "bin")}
     done = subprocess.run(command, cwd=clone, env=path | variables, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
@@ -71,7 +71,7 @@ def test_missing_python_names_packages_to_install(clone, variables, newest):
 
 
 def test_unsuitable_python_keeps_existing_venv(made):
-    """One is a real Python: Debian's without the package python3-venv has no module ensurepip."""
+    """Debian's Python without the package python3-venv has no module ensurepip."""
     program(made / "broken", "exit 127")
     program(made / "new", "echo 3.14")
     (made / "ensurepip.py").write_text("raise ImportError\n")
@@ -92,7 +92,7 @@ def test_python_argument_replaces_venv(made):
 
 @pytest.mark.parametrize("name", ["python3", "elsewhere"])
 def test_python_3_13_selects_modern_stack(clone, name):
-    """DGL 2.1.0 has no wheel for it: the one for 3.12 is installed, with the hashes of the lock file."""
+    """DGL 2.1.0 has no wheel for 3.13, so the wheel for 3.12 is installed with the locked hashes."""
     good_python(clone, name, "3.13")
     program(clone / "venv-python", 'echo "$*" >> calls; case "$*" in *-r\\ /dev/stdin*) cat > stdin-$# ;; esac')
     variables = {"PYTHON": "elsewhere"} if name == "elsewhere" else {}
@@ -118,7 +118,7 @@ def test_python_3_13_selects_modern_stack(clone, name):
 
 
 def test_older_python_is_preferred_to_3_13(clone):
-    """One of ``uv python install 3.12``; and a .venv that still runs when the system brings Python 3.13."""
+    """This includes a Python of ``uv`` and a .venv that still runs when the system gets Python 3.13."""
     good_python(clone, "python3.13", "3.13")
     program(clone / "bin" / "uv", f"[ $2 = find ] && echo {clone}/of-uv/python")
     good_python(clone, "../of-uv/python", "3.12")
@@ -163,7 +163,7 @@ def test_venv_is_reused_until_lock_changes(made):
 
 
 def test_moved_clone_recreates_venv(made, tmp_path_factory):
-    """A .venv holds its own path: a copy in another folder does not work."""
+    """A .venv contains its path, so a copy in another folder does not work."""
     moved = shutil.copytree(made, tmp_path_factory.mktemp("moved") / "clone", symlinks=True)
     assert "Making .venv with Python 3.11.9" in make_venv(moved).stderr
 
@@ -185,7 +185,7 @@ def test_foreign_venv_is_refused_and_kept(clone, linked, tmp_path_factory):
 
 @pytest.mark.parametrize(("when", "end", "code"), [("making", "kill -9 $PPID; exit", -9), ("installing", "exit 1", 1)])
 def test_broken_install_is_repaired(clone, when, end, code):
-    """Killed by a signal that no script can catch while the folder is made, or failed while packages are installed."""
+    """The install was killed while it made the folder, or failed while it installed packages."""
     good_python(clone)
     if when == "making":
         program(clone / "bin" / "python3.11", GOOD.replace("cp venv-python", f"{end}; cp venv-python"))

@@ -19,7 +19,7 @@ LINES_OF_A_PART = 1_400
 
 
 def count(folder: Path) -> int:
-    """Lines of the Python files in a folder and below it, without those that lessons write."""
+    """Count the lines of Python files below a folder, except files that lessons write."""
     paths = [path for path in folder.rglob("*.py") if not path.name.startswith("exercise_") and "out" not in path.parts]
     return sum(len(path.read_text().splitlines()) for path in paths)
 

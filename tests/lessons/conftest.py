@@ -1,4 +1,4 @@
-"""What several lessons need: copies of the programs, and a small graph in two parts."""
+"""Copies of the lessons' programs, and a small graph in two parts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""notebooks/COVERAGE.md says where each API is taught; README's table lists every lesson. Both are held to it."""
+"""notebooks/COVERAGE.md and the table of README agree with the lessons."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def printed(cell: dict[str, Any]) -> str:
 
 
 def source_of(cell: dict[str, Any]) -> str:
-    """A code cell without the lines that are comments, because a comment is not run. A piece without its holes."""
+    """Return a code cell without comments, and a piece without its holes."""
     source = "".join(cell["source"])
     if found := PIECE.match(source):
         source = found[0] + (NOTEBOOKS / "scripts" / f"{found[1]}.py").read_text()
@@ -99,7 +99,7 @@ def test_sections_exist_in_their_lessons():
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.lesson} {row.item}")
 def test_lesson_contains_code_and_output(row):
-    """The code stands in a cell, and what it printed holds the output; a text stands in any cell."""
+    """A cell contains the code and its output. A text can be in any cell."""
     cells = json.loads(LESSONS[row.lesson].read_text())["cells"]
     if row.status == "text only" or row.status.startswith("not possible"):
         assert any(row.code in "".join(cell["source"]) for cell in cells), f"{row.code!r} is nowhere in the lesson"
@@ -133,7 +133,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_api_of_the_guide_occurs_in_a_lesson(name):
-    """In a code cell, or in what one prints: the source of a function of ``support``, for one."""
+    """The name is in a code cell or in an output, for example in the source of a function of ``support``."""
     assert any(name in code_of(path) + outputs_of(path) for path in LESSONS.values())
 
 

@@ -1,4 +1,4 @@
-"""What a checker says of code that raises: which line of the learner's own it was."""
+"""The checkers' reports about exceptions name the line of the learner."""
 
 import importlib
 import linecache
@@ -22,7 +22,7 @@ WRONG = "Exercise 2: not yet. Your code raised TypeError: expected Tensor as ele
 
 
 def from_cell(source: str) -> Any:
-    """As IPython runs a cell: there is no such file, but its lines are known."""
+    """Run source code as IPython does, without a file but with known lines."""
     name = "/nowhere/ipykernel_1/123.py"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType("__main__")

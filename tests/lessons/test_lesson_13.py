@@ -1,4 +1,4 @@
-"""The checkers of lesson 13 know right from wrong; its programs rank, and take equally many steps on all ranks."""
+"""The checkers of lesson 13 distinguish right and wrong answers, and its programs rank and take equal steps."""
 
 import json
 import os
@@ -133,7 +133,7 @@ print(sum(1 for _ in batches(links, torch.arange(8 + rank), args, 0)))
 
 @pytest.mark.parametrize(("epoch_edges", "steps"), [(100, 2), (8, 1)])
 def test_uneven_shares_give_equal_steps(epoch_edges, steps, tmp_path):
-    """Shares of 8 and 9 edges, batches of 4: a rank with a third batch would wait for ever in DDP."""
+    """With shares of 8 and 9 edges and batches of 4, a rank with a third batch would wait forever in DDP."""
     words = [sys.executable, "-c", STEPS]
     more = [str(tmp_path / "store"), str(epoch_edges)]
     ranks = [

@@ -1,4 +1,4 @@
-"""The checkers of lesson 15 know right from wrong."""
+"""The checkers of lesson 15 distinguish right and wrong answers."""
 
 import json
 import os
@@ -62,7 +62,7 @@ SAVED = 1 - BYTES[1] / BYTES[0]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[[Any], tuple[Any, Path, Path]]:
-    """A share, with the program and results of the lesson and of the reader, of which some are changed."""
+    """Return a share with program and results of lesson and reader, some of them changed."""
 
     def write(answer: Any) -> tuple[Any, Path, Path]:
         saved, changes = answer

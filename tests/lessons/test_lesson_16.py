@@ -1,4 +1,4 @@
-"""The checkers of lesson 16 know right from wrong."""
+"""The checkers of lesson 16 distinguish right and wrong answers."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ DONE = ["7 COMPLETED", "8 COMPLETED"]
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Callable[[Any], tuple[Any, ...]]:
-    """The first job, jobs with the name chain, and the epochs that they have written."""
+    """Return the first job, the jobs named chain, and the epochs that they wrote."""
 
     def write(answer: Any) -> tuple[Any, ...]:
         first, jobs, epochs = answer
@@ -119,7 +119,7 @@ test_right_script, test_wrong_script = answer_tests(lesson_16.check_script, RIGH
 
 
 def _with(**changes: Callable[[dict[str, int], dict[str, int]], int]) -> Callable[..., Any]:
-    """The solution with some of its numbers computed otherwise: from what was asked, and from the right answer."""
+    """Return the solution with some numbers replaced by functions of the question and the right answer."""
 
     def wrong(**asked: int) -> Any:
         right = size_job(**asked)

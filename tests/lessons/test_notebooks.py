@@ -1,4 +1,4 @@
-"""What a committed notebook must look like; that its outputs are right is for nbval (see nbval_support.py)."""
+"""The format of committed notebooks. nbval compares their outputs (see nbval_support.py)."""
 
 import json
 import re
@@ -26,7 +26,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:tmp|root|home|work)/\S*")
 
 
 def complaints(path: Path) -> list[str]:
-    """All that is wrong with a notebook as a file, one line each."""
+    """Return the problems of a notebook, one line each."""
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     found = _metadata(notebook.metadata)
@@ -41,7 +41,7 @@ def complaints(path: Path) -> list[str]:
 
 
 def too_much(path: Path) -> list[str]:
-    """Limits of a lesson as a whole: cells, imports in a cell, and what it takes from ``notebooks/support``."""
+    """Return the exceeded limits of a lesson: cells, imports, and names from ``notebooks/support``."""
     cells = nbformat.read(path, as_version=4).cells
     code = [cell.source for cell in cells if cell.cell_type == "code" and not cell.source.startswith("%%writefile")]
     imports = max(len(re.findall(r"^(?:import|from) ", source, re.M)) for source in code)
@@ -93,7 +93,7 @@ def _cell(cell: dict[str, Any]) -> list[str]:
 
 
 def _texts(output: dict[str, Any]) -> list[str]:
-    """Every piece of text of an output; pictures in base64 are none."""
+    """Return all texts of an output, without base64 pictures."""
     data = [str(value) for mime, value in output.get("data", {}).items() if not re.match(r"image/(?!svg)", mime)]
     return [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", []), *data]
 
@@ -129,7 +129,7 @@ def test_exceeded_limits_are_reported(tmp_path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_programs_in_cells_equal_their_files(path):
-    """What a cell writes to scripts/ lies there, word for word; the last time counts. Exercises are the learner's."""
+    """The last text that a cell writes to scripts/NAME equals this file. Exercises are skipped."""
     cells = nbformat.read(path, as_version=4).cells
     written = dict(
         found.groups() for cell in cells if (found := re.match(r"%%writefile (scripts/\S+)\n(.*)", cell.source, re.S))
@@ -145,7 +145,7 @@ TERM_LINK = re.compile(r"\]\(((?:\.\./)?GLOSSARY\.md)#([^)\s]*)\)")
 
 
 def terms(glossary: str) -> list[str]:
-    """The anchors of its headings: they are lower-case, so that GitHub and JupyterLab make the same ones."""
+    """Return the anchors of headings, which are lower-case because GitHub and JupyterLab then agree."""
     return [heading.replace(" ", "-") for heading in re.findall(r"^## (.+)$", glossary, re.M)]
 
 
@@ -170,7 +170,7 @@ def test_glossary_is_sorted_and_names_lessons():
 
 
 def make_notebook(path: Path) -> nbformat.NotebookNode:
-    """A small notebook without fault, also written to ``path``."""
+    """Return a small valid notebook and write it to ``path``."""
     picture = new_output("display_data", data={"image/png": "iVBO/tmp/Rw0KGgo=", "text/plain": "<Figure>"})
     cells = [
         new_markdown_cell("# A lesson"),
@@ -251,7 +251,7 @@ def test_single_lesson_runs_in_temporary_folder():
 
 
 def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunResult:
-    """Run nbval and our plugin in a pytest of its own, on a cell that once printed ``text`` and an idle one."""
+    """Run nbval with our plugin in a new pytest, on an idle cell and a cell whose stored output is ``text``."""
     outputs = [new_output("stream", text=text)] if text else []
     cells = [new_code_cell(source, execution_count=1, outputs=outputs), new_code_cell("pass", execution_count=2)]
     nbformat.write(new_notebook(cells=cells), pytester.path / "x.ipynb")

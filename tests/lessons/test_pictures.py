@@ -1,4 +1,4 @@
-"""Numbers that the pictures of the lessons compute. That each picture can be drawn, nbval proves in its lesson."""
+"""Numbers in the pictures of the lessons. nbval tests that each picture can be drawn."""
 
 from typing import Any
 

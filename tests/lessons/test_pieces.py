@@ -1,4 +1,4 @@
-"""The pieces that learners write: the notebooks are not stale, the public tests are sharp, and check keeps its word."""
+"""Pieces that learners write: current notebooks, public tests that detect errors, and ``check``."""
 
 import json
 import os
@@ -40,7 +40,7 @@ for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
 
 
 def holes_of(piece: str) -> list[str]:
-    """The holes of a piece, as the metadata of its cells list them."""
+    """Return the holes of a piece from the metadata of its cells."""
     found = []
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for cell in json.loads(path.read_text())["cells"]:
@@ -126,7 +126,7 @@ def test_the_public_tests_accept_solutions_and_reject_wrong_bodies(piece, tmp_pa
 
 @pytest.fixture
 def work(tmp_path, monkeypatch) -> Path:
-    """A folder with a small piece ``twice``, as a lesson sees it, and the course's folder."""
+    """The folder of a lesson with a small piece ``twice``, and the folder of the course."""
     course = tmp_path / "course"
     (course / "tests").mkdir(parents=True)
     (course / "mine").mkdir()

@@ -1,4 +1,4 @@
-"""Run All reaches the end: twice in one kernel, and on a computer that lacks programs, with a sentence for each."""
+"""Run All completes, twice in one kernel and without optional programs, which are named."""
 
 import copy
 import os
@@ -35,7 +35,7 @@ def link(folder: Path, names: list[str]) -> None:
 
 @pytest.fixture
 def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with our environment and a few basic programs only; returns its first folder, which is empty."""
+    """Set PATH to our environment and basic programs, and return its first folder, which is empty."""
     (first := tmp_path / "first").mkdir()
     (basic := tmp_path / "bin").mkdir()
     link(basic, PRESENT)
@@ -45,7 +45,7 @@ def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the cells in a folder for a lesson and return what they print. An error in a cell is one here."""
+    """Run the cells in the folder of a lesson and return their output. Errors are raised."""
     monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")
     monkeypatch.setenv("DGLBACKEND", "pytorch")
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
@@ -62,7 +62,7 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
 def test_a_lesson_runs_twice_in_one_kernel(monkeypatch):
-    """As learners do. This lesson starts ranks."""
+    """This lesson starts ranks."""
     notebook = nbformat.read(NOTEBOOKS / "05_data_parallel_by_hand.ipynb", as_version=4)
     if (reason := why_not_runnable(notebook.metadata.tutorial.needs)) is not None:
         pytest.skip(reason)
@@ -92,7 +92,7 @@ exit 1
 
 @pytest.mark.timeout(600)
 def test_lesson_shows_stack_without_py_spy(emulation, monkeypatch, bare_path):
-    """Lesson 09, as far as the first stack of a job that waits."""
+    """Run lesson 09 up to the first stack of a waiting job."""
     link(bare_path, ["ps", "pgrep", "ss"])
     (bare_path / "py-spy").write_text(REFUSES)
     (bare_path / "py-spy").chmod(0o755)
@@ -106,7 +106,7 @@ def test_lesson_shows_stack_without_py_spy(emulation, monkeypatch, bare_path):
 
 
 def test_wait_ends_when_process_fails(tmp_path):
-    """At once, with the end of its log."""
+    """The error contains the end of the log."""
     lesson = lesson_code("09", "log", "wait_until")
     (tmp_path / "server-1.log").write_text("PermissionError: .dgl\n")
     process = subprocess.Popen(["sh", "-c", "exit 3", str(tmp_path)])

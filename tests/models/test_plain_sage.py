@@ -1,4 +1,4 @@
-"""GraphSAGE's layer in plain torch equals DGL's: values, gradients, first weights, checkpoints."""
+"""GraphSAGE's layer in plain torch equals DGL's in values, gradients, initial weights and checkpoints."""
 
 from itertools import pairwise
 

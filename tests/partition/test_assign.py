@@ -1,4 +1,4 @@
-"""Which part each node goes to, and amounts of memory as text."""
+"""Assignment of nodes to parts, and amounts of memory as text."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Ranks on one machine: results, failures, output, what is left, and what a fork breaks. All with real processes."""
+"""Ranks on one machine with real processes: results, failures, output, cleanup and fork."""
 
 import json
 import os
@@ -30,13 +30,13 @@ ENVIRONMENT = {"PYTHONPATH": TESTS, "OMP_NUM_THREADS": "2"}
 
 
 def run_python(*words: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that can import ``rank_functions``."""
+    """Run code in a new interpreter that can import ``rank_functions``."""
     command = [sys.executable, *words]
     return subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT)
 
 
 def open_files_and_ports() -> tuple[int, set[str], int]:
-    """This process's open files, the temp folder, and the ports it listens on."""
+    """Return the number of open files, the temporary files and the number of listening ports."""
     listening = [c for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN]
     return len(os.listdir("/proc/self/fd")), set(os.listdir(tempfile.gettempdir())), len(listening)
 
@@ -47,13 +47,13 @@ def test_import_needs_no_dgl():
 
 
 def expected_lines(*ranks: int) -> list[str]:
-    """What ``print_everywhere`` writes, as it is shown."""
+    """Return the displayed output of ``print_everywhere``."""
     return [f"[rank {rank}] {kind} {rank}" for rank in ranks for kind in ("python", "error", "printf", "program")]
 
 
 @METHODS
 def test_results_output_and_all_reduce_in_one_start(start, capsys):
-    """With a tensor that all share and output of every kind, in one start: one of fresh interpreters takes long."""
+    """One start tests a shared tensor and all kinds of output, because new interpreters start slowly."""
     start(rf.thread_count, 1)  # whatever Python opens once
     tensor = torch.zeros(4).share_memory_()
     files, folder, ports = open_files_and_ports()
@@ -67,7 +67,7 @@ def test_results_output_and_all_reduce_in_one_start(start, capsys):
 
 
 def test_ranks_get_arguments_environment_and_threads(capsys):
-    """With a socket of the parent, the port at which ranks find each other would stay taken after its end."""
+    """An inherited socket would keep the port of the ranks in use after the end of the parent."""
     first, second = found = fork(rf.describe_rank, 2, ("a", {"b": 1}))
     assert [rank["args"] for rank in found] == [(rank, 2, "a", {"b": 1}) for rank in range(2)]
     assert [rank["threads"] for rank in found] == [max(1, len(os.sched_getaffinity(0)) // 2)] * 2
@@ -81,7 +81,7 @@ def test_ranks_get_arguments_environment_and_threads(capsys):
 
 
 def test_concurrent_runs_do_not_interfere(monkeypatch):
-    """They share the environment that ranks start with, and a rank is a copy of what other threads do meanwhile."""
+    """Runs share the environment in which ranks start, and a fork copies the state of other threads."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with ThreadPoolExecutor(8) as threads:
         runs = [threads.submit(fork, rf.join_own_group, 2, timeout=LIMIT) for _ in range(16)]
@@ -170,7 +170,7 @@ def test_a_script_needs_a_main_guard(guard, code, output, error, tmp_path):
 
 @pytest.mark.whole_run
 def test_in_jupyter():
-    """Output appears in the cell that called; a cell's function is refused by spawn and accepted by fork."""
+    """Output appears in the calling cell. spawn refuses a function of a cell, and fork accepts it."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -195,7 +195,7 @@ def test_in_jupyter():
     ("method", "end"), [("fork", signal.SIGKILL), ("spawn", signal.SIGKILL), ("fork", signal.SIGINT)]
 )
 def test_ranks_and_their_programs_end_with_the_parent(tmp_path, method, end):
-    """Both ranks and the program of each: ``nothing_left`` finds them if they do not."""
+    """``nothing_left`` finds ranks and programs that do not end."""
     code = (
         f"import rank_functions as rf, threading\nfrom support.processes import {method} as start\n"
         f"start(rf.start_child, 2, ({str(tmp_path)!r},))"

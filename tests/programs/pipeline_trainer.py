@@ -37,7 +37,7 @@ def compute_logits(loader: BatchLoader | PipelineLoader, features: DistTensor, m
 
 
 def make_pipelines(graph: DistGraph) -> dict[str, Pipeline]:
-    """No memory for remote data, a little, and enough."""
+    """Return pipelines with no memory for remote data, a little, and enough."""
     ndata, book = graph.ndata, graph.get_partition_book()
 
     def make_pipeline(budget: int) -> Pipeline:
@@ -52,7 +52,7 @@ def make_pipelines(graph: DistGraph) -> dict[str, Pipeline]:
 
 
 def emit_inference(session: Session, partition: Partition, features: DistTensor, model: torch.nn.Module) -> None:
-    """Logits of all nodes, layer by layer: through DGL's loader, and from this machine's lists."""
+    """Compare layerwise logits of all nodes from DGL's loader and from the local adjacency."""
     graph = session.graph
     shard = DistShard(session, partition)
     nodes = shard.local_nodes("_N")
@@ -66,7 +66,7 @@ def emit_inference(session: Session, partition: Partition, features: DistTensor,
 
 
 def emit_edges(session: Session, node_map: Tensor, *, graphbolt: bool) -> None:
-    """Counts and sums over all edges into the nodes of this machine, by their original IDs."""
+    """Emit counts and sums over all edges into local nodes, by original IDs."""
     graph, book = session.graph, session.graph.get_partition_book()
     nodes = book.partid2nids(session.rank)
     src, dst = dgl.distributed.sample_neighbors(graph, nodes, -1, use_graphbolt=graphbolt).edges()

@@ -31,7 +31,7 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
 
 
 def fewest_pulls(batches, room):
-    """Belady's rule on sets. The row whose next use is last is evicted."""
+    """Count the pulls of Belady's rule, which evicts the row whose next use is last."""
     kept, pulls = set(), 0
     for now, batch in enumerate(batches):
         pulls += len(batch - kept)
@@ -89,7 +89,7 @@ def test_read_and_cancel_drop_announced_batches(monkeypatch, early):
 
 @pytest.mark.parametrize("own", [(0, 0), (0, 60), (20, 25)])
 def test_means_over_cache_slots(monkeypatch, own):
-    """Lists with own rows, with rows of other machines, with both and with none, as embedding_bag computes them."""
+    """The means of local, remote, mixed and no rows equal those of embedding_bag."""
     everything = torch.randn(60, 5)
     tensor = FakeDistTensor(everything, *own)
     FakeConnection(monkeypatch, tensor)

@@ -1,4 +1,4 @@
-"""Requests to the servers, and waiting for answers."""
+"""Requests to the servers and their answers."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Learnable embeddings: first rows, updates, one process and two machines."""
+"""Learnable embeddings: initial rows and updates in one process and on two machines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from tutorial_lib.trainer.manifest import read_checkpoint
 
 
 def shard_of(original: torch.Tensor) -> SimpleNamespace:
-    """A process that has all nodes, whose IDs in the data set are these."""
+    """A shard with all nodes, which have these original IDs."""
     g = dgl.graph(([], []), num_nodes=len(original))
     return SimpleNamespace(distributed=False, graph=g, local_nodes=g.nodes, original_nodes=lambda _: original.numpy())
 
@@ -88,7 +88,7 @@ def test_resume_single_process_with_equal_rows(source: DataSource, tmp_path: Pat
 
 
 def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:
-    """What the files of the newest checkpoint hold, machine after machine."""
+    """Return the embedding rows of the newest checkpoint, in the order of machines."""
     folder = read_checkpoint(run / "checkpoint").folder
     files = [load_file(folder / f"embeddings-machine-{k}.safetensors") for k in range(machines)]
     return {key: torch.cat([file[key] for file in files]) for key in files[0]}

@@ -1,4 +1,4 @@
-"""Exact evaluation: the formula of GraphSAGE with dense matrices, waiting for other processes, and sums over ranks."""
+"""Exact evaluation equals dense GraphSAGE, waits for other processes and adds counts over ranks."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ NODES = 30
 
 
 class Strict(GraphSAGE):
-    """A layer of a user's own may have dropout in it."""
+    """A custom layer with dropout."""
 
     def layer(self, depth, block, rows):
         assert not self.training

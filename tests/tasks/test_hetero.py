@@ -37,7 +37,7 @@ def academic(data_root: Path) -> Dataset:
 
 
 def small_graph() -> dgl.DGLGraph:
-    """Two relations called r, between other types."""
+    """A graph with two relations named r between different types."""
     return dgl.heterograph(
         {
             ("a", "r", "b"): (torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 1, 3])),
@@ -98,7 +98,7 @@ def test_batches_cover_every_seed_once(academic):
 
 @pytest.mark.cluster
 def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left, data_root, tmp_path):
-    """Three seeds, as many papers per step. A run's standard deviation over seeds is about 0.006."""
+    """The test uses three seeds and equal batches. The standard deviation over seeds is about 0.006."""
     dataset = load_dataset("synthetic-academic", scale=0.007, root=data_root)
     partition = partition_dataset(dataset, 2, tmp_path / "parts")
     sizes = {"batch_size": 300, "hidden_size": 32, "embedding_size": 32}
@@ -113,7 +113,7 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
 
 
 def rows_in_original_order(out: Path, folder: Path) -> dict[str, torch.Tensor]:
-    """The learned rows of a run on machines, from the checkpoint's file of each machine."""
+    """Return the embeddings of a distributed run from the checkpoint files of all machines."""
     checkpoint, node_map = read_checkpoint(out / "checkpoint").folder, load_partition_folder(folder).node_map
     machines = [load_file(path) for path in sorted(checkpoint.glob("embeddings-machine-*.safetensors"))]
     rows = {name: torch.cat([machine[f"{name}/weight"] for machine in machines]) for name in ("author", "field")}
@@ -122,7 +122,7 @@ def rows_in_original_order(out: Path, folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.cluster
 def test_resume_with_equal_embeddings_after_killed_trainer(emulation, nothing_left, academic, tmp_path):
-    """Killed in mid-epoch and resumed: the rows, the weights and the predictions of a run that was left alone."""
+    """Embeddings, weights and predictions equal those of an undisturbed run."""
     data_root = tmp_path / "data"  # with no other partition in it
     common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
     whole, out = tmp_path / "whole", tmp_path / "killed"

@@ -1,4 +1,4 @@
-"""Link prediction: the split of edges, batches without leaks, scores; on two machines, the same as in one process."""
+"""Link prediction: split of edges, batches without leaks, and equal scores with one and two machines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +142,7 @@ def test_ranks_equal_manual_values() -> None:
 
 
 def ranks_one_by_one(graph: dgl.DGLGraph, h: np.ndarray, edges: np.ndarray, negatives: np.ndarray) -> np.ndarray:
-    """In double precision: 1, and one more for each better negative that is no end of the edge."""
+    """Compute ranks in double precision: 1 plus the number of better negatives that are no endpoints."""
     found, h = [], h.astype(float)
     for u, v in zip(*(ends.numpy() for ends in graph.find_edges(torch.from_numpy(edges))), strict=True):
         found.append(1 + sum(h[u] @ h[x] > h[u] @ h[v] for x in negatives if x not in (u, v)))
@@ -170,7 +170,7 @@ def test_exact_embeddings_exclude_held_out_edges(tiny: Dataset) -> None:
 
 
 def without_labels(dataset: Dataset) -> Dataset:
-    """The same graph with features alone."""
+    """Return the same graph with features only."""
     graph = dataset.graph.local_var()
     for name in graph.ndata.keys() - {"feat"}:
         del graph.ndata[name]
@@ -200,7 +200,7 @@ def test_resume_single_process_exactly(tiny: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, tiny, tmp_path, monkeypatch) -> None:
-    """Exact embeddings and ranks are those of one process with the same weights; edges have their original ids."""
+    """Exact embeddings and ranks equal those of one process. Edges have their original IDs."""
     out = tmp_path / "run"
     monkeypatch.undo()
     options = ["--task", "link", "--scale", "0.002", "--hidden-size", "16", "--fanouts", "5,5", "--batch-size", "5000"]

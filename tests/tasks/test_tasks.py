@@ -1,4 +1,4 @@
-"""A task and a data set that do not suit each other; the names of scores; a task that somebody adds."""
+"""Unsuitable data sets, names of scores, and a new task."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_float_labels_are_unchanged(name, small_dataset, monkeypatch):
 
 @pytest.mark.parametrize(("task", "score"), [("link", "MRR"), ("node", "accuracy")])
 def test_scores_have_correct_names(task, score, data_root, tmp_path, monkeypatch):
-    """The MRR of links once stood in result.json as val_accuracy."""
+    """The MRR of links must not be named val_accuracy."""
     for name, value in {"epoch_edges": 1000, "val_edges": 200, "eval_negatives": 20}.items():
         monkeypatch.setattr(link.LinkTask, name, value)
     config = TrainConfig(task=task, epochs=1, fanouts=(3,), batch_size=5000, hidden_size=8)
@@ -79,7 +79,7 @@ def test_scores_have_correct_names(task, score, data_root, tmp_path, monkeypatch
 
 @pytest.mark.cluster
 def test_a_new_task_on_two_machines(emulation, nothing_left, small_dataset, tmp_path):
-    """tests/programs/degree_task.py as a file of tutorial_lib/tasks, and its name in TASKS."""
+    """The task is tests/programs/degree_task.py, copied to tutorial_lib/tasks and added to TASKS."""
     config = TrainConfig(task="degree", epochs=3, fanouts=(3, 3), batch_size=50, hidden_size=16, learning_rate=0.02)
     partition = partition_dataset(small_dataset, 2, tmp_path / "parts")
     events = run_trainings(partition, tmp_path / "runs", [config])
