@@ -68,7 +68,7 @@ test-modern:
 	  --nbval-lax notebooks/08_graphbolt_multi_gpu.ipynb \
 	  tests/models/test_plain_sage.py tests/job/test_train.py::test_two_machines_from_the_command_line \
 	  "tests/job/test_train.py::test_two_machines_agree_with_one_process[real data]" \
-	  tests/job/test_launch_command.py::test_the_guide_s_script_runs_unchanged
+	  tests/job/test_launch_command.py::test_guide_script_runs_unchanged
 
 test-gpu: venv
 	$(PY) -m pytest tests/gpu

@@ -8,7 +8,7 @@ import pytest
 # take the cores from those that work, and a small run of one process took ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-pytest.register_assert_rewrite("commands", "lifelines", "preflight_support", "shared_data")
+pytest.register_assert_rewrite("commands", "progress_support", "preflight_support", "shared_data")
 # tests/lessons/test_pieces.py runs the tests of the pieces
 collect_ignore = ["notebooks/scripts", "notebooks/solutions/scripts"]
 pytest_plugins = ["nbval_support", "runtime_support", "worker_support", "ssh_support", "fault_support", "pytester"]

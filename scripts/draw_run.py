@@ -23,13 +23,13 @@ text { font-family: ui-sans-serif, system-ui, sans-serif; font-size: 14px; fill:
 """
 
 
-def read(run: Path) -> tuple[dict, list[dict]]:
+def read_run(run: Path) -> tuple[dict, list[dict]]:
     """The result, and the events in their order."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     return json.loads((run / "result.json").read_text()), sorted(events, key=lambda event: event["time"])
 
 
-def shown_from(times: list[float], k: int) -> str:
+def animate_visibility(times: list[float], k: int) -> str:
     """Makes an element visible while the k-th of some texts is the newest."""
     total = SECONDS + PAUSE
     end = times[k + 1] if k + 1 < len(times) else total
@@ -42,7 +42,7 @@ def shown_from(times: list[float], k: int) -> str:
     )
 
 
-def curve(points: list[tuple[float, float]], times: list[float], color: str) -> str:
+def draw_curve(points: list[tuple[float, float]], times: list[float], color: str) -> str:
     """A line that grows as the run went on."""
     total = SECONDS + PAUSE
     path = " ".join(f"{'M' if k == 0 else 'L'}{x:.1f} {y:.1f}" for k, (x, y) in enumerate(points))
@@ -59,7 +59,7 @@ def curve(points: list[tuple[float, float]], times: list[float], color: str) -> 
     )
 
 
-def machine(x: int, name: str, sent: int, nodes: int) -> str:
+def draw_machine(x: int, name: str, sent: int, nodes: int) -> str:
     """A machine with its server and its trainer."""
     return f"""<g transform="translate({x} 70)">
 <rect class="machine" width="190" height="190" rx="8"/><text x="12" y="24" font-weight="600">{escape(name)}</text>
@@ -71,7 +71,7 @@ def machine(x: int, name: str, sent: int, nodes: int) -> str:
 <text class="mono" x="12" y="181">{sent / 1e6:.1f} MB</text></g>"""
 
 
-def draw(result: dict, events: list[dict]) -> str:
+def draw_svg(result: dict, events: list[dict]) -> str:
     """The picture as the text of an SVG file."""
     epochs = [event for event in events if event["kind"] == "epoch"]
     start = next(event["time"] for event in events if event["kind"] == "step")
@@ -86,7 +86,7 @@ def draw(result: dict, events: list[dict]) -> str:
     names = list(result["bytes_sent"])
     lines = [
         f'<text class="mono" x="{LEFT}" y="{TOP + HIGH + 38}" opacity="0">epoch {event["epoch"] + 1:2d}/{len(epochs)}  '
-        f"loss {event['loss']:.4f}  valid {event['val_accuracy']:.4f}{shown_from(times, k)}</text>"
+        f"loss {event['loss']:.4f}  valid {event['val_accuracy']:.4f}{animate_visibility(times, k)}</text>"
         for k, event in enumerate(epochs)
     ]
     command = f"python -m tutorial_lib train --dataset {result['dataset']} --emulate {result['machines']}"
@@ -95,8 +95,8 @@ def draw(result: dict, events: list[dict]) -> str:
  aria-label="Two machines training">
 <style>{STYLE}</style><rect width="860" height="330" fill="#ffffff"/>
 <text class="mono" x="20" y="34">$ {escape(command)}</text>
-{machine(20, names[0], result["bytes_sent"][names[0]], split[names[0]])}
-{machine(290, names[1], result["bytes_sent"][names[1]], split[names[1]])}
+{draw_machine(20, names[0], result["bytes_sent"][names[0]], split[names[0]])}
+{draw_machine(290, names[1], result["bytes_sent"][names[1]], split[names[1]])}
 <line class="cable" x1="210" y1="160" x2="290" y2="160">
 <animate attributeName="stroke-dashoffset" from="28" to="0" dur="1s" repeatCount="indefinite"/></line>
 <text class="small" x="250" y="136" text-anchor="middle">rows,</text>
@@ -108,16 +108,16 @@ def draw(result: dict, events: list[dict]) -> str:
 <text x="{LEFT + WIDE}" y="{TOP + HIGH * (1 - losses[-1] / max(losses)) - 10:.0f}" text-anchor="end"
  style="fill:#bc4c00">loss</text>
 <text class="small" x="{LEFT}" y="{TOP + HIGH + 16}">epochs</text>
-{curve(score_points, times, "#1a7f37")}
-{curve(loss_points, times, "#bc4c00")}
+{draw_curve(score_points, times, "#1a7f37")}
+{draw_curve(loss_points, times, "#bc4c00")}
 {"".join(lines)}
-<text class="mono" x="{LEFT}" y="{TOP + HIGH + 56}" opacity="0">{end}{shown_from(times[-1:], 0)}</text></svg>
+<text class="mono" x="{LEFT}" y="{TOP + HIGH + 56}" opacity="0">{end}{animate_visibility(times[-1:], 0)}</text></svg>
 """
 
 
 def main() -> None:
     run, out = map(Path, sys.argv[1:])
-    out.write_text(draw(*read(run)))
+    out.write_text(draw_svg(*read_run(run)))
 
 
 if __name__ == "__main__":

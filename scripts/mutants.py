@@ -75,7 +75,7 @@ class Mutant(NamedTuple):
         return f"{self.path}, {self.function}: {' '.join(self.old.split())[:90]}  ->  {' '.join(self.new.split())[:90]}"
 
 
-def changes(node: ast.AST) -> Iterator[ast.AST]:
+def mutate(node: ast.AST) -> Iterator[ast.AST]:
     """What a node could be by mistake."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
         yield ast.Compare(node.left, [SWAPS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
@@ -104,7 +104,7 @@ def mutants_of(path: str) -> list[Mutant]:
     def visit(node: ast.AST, function: str) -> None:
         if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr)):
             return
-        for changed in changes(node) if function else ():
+        for changed in mutate(node) if function else ():
             if isinstance(node, ast.Constant) and path.startswith("notebooks"):
                 continue  # the numbers in a checker are its examples
             place = node.test if isinstance(node, ast.If) else node
@@ -129,7 +129,7 @@ def tests_of(path: str) -> tuple[str, ...]:
     return tuple(word.format(Path(path).stem) for word in words)
 
 
-def trial(
+def run_tests(
     copies: Queue[Path], words: Sequence[str], stage: str, limit: float, mutant: Mutant | None = None
 ) -> tuple[bool, float]:
     """Whether the tests passed in time, in a copy of the code that has this bug; and the seconds that they took."""
@@ -160,7 +160,7 @@ def trial(
     return passed, seconds
 
 
-def drawn(count: int, seed: int, only: str) -> list[Mutant]:
+def sample_mutants(count: int, seed: int, only: str) -> list[Mutant]:
     """The mutants of this run: as many from each group of modules, while it has some."""
     groups = []
     for pattern in TARGETS:
@@ -180,7 +180,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only files with this in their path")
     parser.add_argument("--list", action="store_true", help="print the mutants and try none")
     options = parser.parse_args()
-    mutants = drawn(options.count, options.seed, options.only)
+    mutants = sample_mutants(options.count, options.seed, options.only)
     if options.list:
         print(*mutants, sep="\n")
         return 0
@@ -194,7 +194,7 @@ def main() -> int:
                 ROOT, copies.queue[-1], ignore=lambda at, names: leave(at, names) if at == str(ROOT) else []
             )
         limits = {(words, stage): 0.0 for words in {tests_of(m.path): 0 for m in mutants} for stage in STAGES}
-        done = pool.map(lambda group: trial(copies, *group, limit=900), limits)
+        done = pool.map(lambda group: run_tests(copies, *group, limit=900), limits)
         for group, (passed, seconds) in zip(limits, done, strict=True):
             if not passed:
                 raise SystemExit(f"without a bug, these tests do not pass: {' '.join(group[0])}, {group[1]}")
@@ -202,7 +202,7 @@ def main() -> int:
 
         def caught_by(mutant: Mutant) -> str:
             words = tests_of(mutant.path)
-            return next((s for s in STAGES if not trial(copies, words, s, limits[words, s], mutant)[0]), "")
+            return next((s for s in STAGES if not run_tests(copies, words, s, limits[words, s], mutant)[0]), "")
 
         caught = dict(zip(mutants, pool.map(caught_by, mutants), strict=True))
     survived = [mutant for mutant, stage in caught.items() if not stage]

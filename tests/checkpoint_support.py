@@ -1,4 +1,4 @@
-"""What is written into checkpoints by the tests and by the programs that they start."""
+"""Small models and checkpoints for tests."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from tutorial_lib.trainer.manifest import EpochResult
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
 
 
-def trained(optimizer_class=torch.optim.Adam, steps: int = 3, **options):
+def train_small_model(optimizer_class=torch.optim.Adam, steps: int = 3, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = optimizer_class(model.parameters(), lr=0.01, **options)
@@ -29,13 +29,13 @@ def train(model, optimizer) -> None:
 NO_ROWS = SimpleNamespace(embeddings={}, sparse_optimizers=[])
 
 
-def epochs_of(count: int, loss: float = 1.0) -> list[EpochResult]:
+def make_epochs(count: int, loss: float = 1.0) -> list[EpochResult]:
     return [EpochResult(epoch=k, loss=loss, seconds=1.0, val_score=0.5) for k in range(count)]
 
 
 def save(folder: Path, model, optimizer, epochs: int | TrainState, description=SETTINGS, task=NO_ROWS) -> None:
     """Save after this number of epochs, or in this state."""
-    state = TrainState(epochs_of(epochs)) if isinstance(epochs, int) else epochs
+    state = TrainState(make_epochs(epochs)) if isinstance(epochs, int) else epochs
     CheckpointManager(folder, description).save(state, model, optimizer, task, last=True)
 
 

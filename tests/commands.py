@@ -1,4 +1,4 @@
-"""The commands of ``tutorial_lib`` as a user gives them, and what tests read in the folder of a run."""
+"""Run the commands of ``tutorial_lib`` and read their run folders."""
 
 import contextlib
 import importlib.util
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from lifelines import events_of, processes_of, ranks_at, wait_until
+from progress_support import find_processes, ranks_past, read_events, wait_until
 
 from tutorial_lib.data import Dataset
 
@@ -25,9 +25,9 @@ MARK = "TUTORIAL_TEST_SESSION"  # in the environment of what a test with nothing
 
 
 def ordinary_user() -> tuple[str, dict[str, Any]]:
-    """An interpreter, and options for subprocess: of user 65534 when the tests run as root, else of who runs them.
+    """Return an interpreter and options for subprocess, of user 65534 if the tests run as root.
 
-    Our interpreter may lie in a private folder; then one of the system's is taken, which needs ``PYTHONPATH_OF_ALL``.
+    If this user cannot read our interpreter, an interpreter of the system replaces it, with ``PYTHONPATH_OF_ALL``.
     """
     if os.geteuid() != 0:
         return sys.executable, {}
@@ -40,15 +40,15 @@ def ordinary_user() -> tuple[str, dict[str, Any]]:
     pytest.skip("needs a Python interpreter that user 65534 may run")
 
 
-def script(name: str) -> ModuleType:
-    """The module scripts/NAME.py."""
+def load_script(name: str) -> ModuleType:
+    """Import scripts/NAME.py."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
     return module
 
 
 def tutorial(*arguments: str, code: int = 0, timeout: float = 600, **options: Any) -> subprocess.CompletedProcess:
-    """``python -m tutorial_lib ...``, which must end with this exit code."""
+    """Run ``python -m tutorial_lib ...`` and check its exit code."""
     command = [sys.executable, "-m", "tutorial_lib", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
     assert done.returncode == code, done.stdout + done.stderr
@@ -56,19 +56,19 @@ def tutorial(*arguments: str, code: int = 0, timeout: float = 600, **options: An
 
 
 def train(out: Path, root: Path, *arguments: str) -> dict:
-    """``train`` with these options; its result."""
+    """Run ``train`` with these options and return its result."""
     tutorial("train", *arguments, "--out", str(out), "--root", str(root))
     return json.loads((out / "result.json").read_text())
 
 
 def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    """``launch``, whatever its end."""
+    """Run ``launch`` and return its output, also if it fails."""
     command = [sys.executable, "-m", "tutorial_lib", "launch", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd)
 
 
 def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
-    """Scored against the labels in the data set's own order, the predictions give the reported accuracies exactly."""
+    """Check that the predictions, in the order of the data set, have exactly the reported accuracies."""
     predictions = np.load(out / "predictions.npy")
     labels = dataset.target_data["label"].numpy()
     assert predictions.shape == labels.shape
@@ -78,24 +78,24 @@ def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:
         assert (predictions[mask] == labels[mask]).mean() == pytest.approx(result[f"{name}_accuracy"], abs=1e-12)
 
 
-def losses(out: Path) -> list[float]:
-    """By epoch, of a finished run in which none is missing."""
+def read_losses(out: Path) -> list[float]:
+    """Return the loss of each epoch of a complete run."""
     result = json.loads((out / "result.json").read_text())
     assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(len(result["epochs"])))
     return [epoch["loss"] for epoch in result["epochs"]]
 
 
 def wait_for_event(run: Path, kind: str, command: subprocess.Popen, count: int = 1, seconds: float = 120) -> int:
-    """The number of events of this kind that a command's run has told, when it is at least ``count``."""
+    """Wait until a run has at least ``count`` events of this kind, and return their number."""
 
-    def told() -> int:
-        return number if (number := sum(event["kind"] == kind for event in events_of(run))) >= count else 0
+    def enough_events() -> int:
+        return number if (number := sum(event["kind"] == kind for event in read_events(run))) >= count else 0
 
-    return wait_until(told, f"{count} {kind} event(s)", seconds, command)
+    return wait_until(enough_events, f"{count} {kind} event(s)", seconds, command)
 
 
-def heed_ctrl_c() -> None:
-    """A suite that a shell started in the background ignores it, and hands that down; so does nohup with SIGHUP."""
+def restore_default_signals() -> None:
+    """Stop ignoring SIGINT and SIGHUP, which a background shell and nohup do for all child processes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -103,13 +103,13 @@ def heed_ctrl_c() -> None:
 def start_and_kill(
     arguments: list[str], out: Path, epoch: int, kill: Callable[[subprocess.Popen], None], code: int | None = None
 ) -> str:
-    """Start a run, call ``kill`` in the middle of an epoch, and wait for its end; returns what it printed.
+    """Start a run, call ``kill`` in the middle of an epoch, and return the output when the run has ended.
 
-    Its exit code is to be ``code``, or any but 0.
+    The exit code must be ``code``, or not 0 if ``code`` is None.
     """
     command = [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(out)]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: ranks_at(out, epoch, 5), f"step 5 of epoch {epoch}", 120, run)
+    wait_until(lambda: ranks_past(out, epoch, 5), f"step 5 of epoch {epoch}", 120, run)
     kill(run)
     printed, _ = run.communicate(timeout=60)
     assert run.returncode == code if code is not None else run.returncode != 0, printed
@@ -117,11 +117,11 @@ def start_and_kill(
 
 
 def kill_trainer(rank: int) -> Callable[[subprocess.Popen], None]:
-    """For ``start_and_kill``: kills this rank, the one trainer of its machine."""
-    return lambda _run: [trainer.kill() for trainer in trainers_of(rank)]
+    """Return a function for ``start_and_kill`` that kills this rank, the only trainer of its machine."""
+    return lambda _run: [trainer.kill() for trainer in find_trainers(rank)]
 
 
-def trainers_of(machine: int) -> list[psutil.Process]:
-    """The trainers of this machine of a job of this test."""
-    found = processes_of(Path("/"))
+def find_trainers(machine: int) -> list[psutil.Process]:
+    """Return the trainers of a machine in the job of this test."""
+    found = find_processes(Path("/"))
     return [psutil.Process(one.pid) for one in found if (one.machine, one.role) == (f"machine-{machine}", "trainer")]

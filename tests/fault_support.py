@@ -1,4 +1,4 @@
-"""For tests of faults: a job that runs while the test does something to it, and the table of what was seen."""
+"""Jobs in which tests inject faults, and the table of docs/faults.md."""
 
 import os
 import re
@@ -41,7 +41,7 @@ SILENT_NETWORK_SECONDS = 100
 
 
 def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> JobPlan:
-    """A job of ``faulty_trainer.py`` with its logs in ``folder/logs``."""
+    """Return the plan of a job of ``faulty_trainer.py`` with logs in ``folder/logs``."""
     write_ip_config(folder / "ip_config.txt", cluster.machines)
     defaults = {
         "machines": cluster.machines,
@@ -56,8 +56,8 @@ def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: st
     return JobPlan(**{**defaults, **fields})
 
 
-def note_member(folder: Path, pid: int, role: str, index: int = 0) -> None:
-    """Make the file that the hook makes for a process."""
+def register_process(folder: Path, pid: int, role: str, index: int = 0) -> None:
+    """Write the file with which the hook registers a process."""
     (folder / ".processes").mkdir(exist_ok=True)
     (folder / ".processes" / f"{role}-{index}-{pid}").touch()
 
@@ -79,17 +79,14 @@ class JobRun:
             return self.coordinator.run_job()
 
 
-coordinator_of = JobRun  # a job on machines that have been entered
-
-
-def examine(cluster: Backend, plan: JobPlan) -> Findings:
-    """The checks of a job, which does not start."""
+def run_checks(cluster: Backend, plan: JobPlan) -> Findings:
+    """Return the findings of the checks before a job, without starting the job."""
     with tempfile.TemporaryDirectory() as logs, Agents(cluster, Path(logs)) as agents:
         return agents.prepare(plan.to_spec())
 
 
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
-    """The events of a job on emulated machines whose trainers run a Python program, which must succeed."""
+    """Run a Python program as trainers on emulated machines, and return the events of the job."""
     with EmulatedBackend(partition.report.parts) as cluster:
         job = JobRun(cluster, plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True))
         job.run_job()
@@ -97,13 +94,13 @@ def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]
 
 
 class RunningJob:
-    """A coordinator in a thread of its own."""
+    """A job whose coordinator runs in a thread."""
 
     def __init__(self, cluster: Backend, plan: JobPlan, limits: Limits = Limits()) -> None:
         self.cluster, self.plan = cluster, plan
         self.events: list[dict] = []
-        self.coordinator = coordinator_of(cluster, plan, self.events.append, limits)
-        self.fault_now()
+        self.coordinator = JobRun(cluster, plan, self.events.append, limits)
+        self.start_fault_clock()
         self.job = ThreadPoolExecutor(1).submit(self._run)
 
     def _run(self) -> tuple[BaseException | None, float]:
@@ -114,46 +111,46 @@ class RunningJob:
         return None, time.monotonic()
 
     def wait_for(self, kind: str, count: int, seconds: float = 60) -> None:
-        """Until so many events of a kind have come."""
+        """Wait for ``count`` events of a kind."""
 
-        def come() -> bool:
+        def has_events() -> bool:
             assert not self.job.done(), f"the job ended early: {self.job.result()}"
             return sum(event["kind"] == kind for event in list(self.events)) >= count
 
-        wait_until(come, f"{count} {kind} event(s)", seconds)
+        wait_until(has_events, f"{count} {kind} event(s)", seconds)
 
     def signal(self, machine: Machine, role: str, number: signal.Signals, index: int = 0) -> None:
-        """Send a signal to one process; the clock of the fault starts now."""
+        """Send a signal to one process and start the clock of the fault."""
         found = registered_processes(Path(self.plan.log_dir) / machine.name)
         pid = next(member.pid for member in found if (member.role, member.local_index) == (role, index))
-        self.fault_now()
+        self.start_fault_clock()
         assert self.cluster.popen(machine, ["kill", f"-{int(number)}", str(pid)]).wait(timeout=10) == 0
 
-    def fault_now(self) -> None:
+    def start_fault_clock(self) -> None:
         self.fault_at = time.monotonic()
 
     def end(self, seconds: float = 120) -> tuple[BaseException | None, float]:
-        """Wait for the end; returns the failure (None: the job succeeded) and the seconds since the fault."""
+        """Wait for the end. Return the failure (None if the job succeeded) and the seconds since the fault."""
         error, ended_at = self.job.result(timeout=seconds)
         return error, ended_at - self.fault_at
 
 
 @pytest.fixture
-def saw(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """``saw(fault, what the user sees, seconds)``: a row of the table in docs/faults.md."""
+def record_fault(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``record_fault(fault, message, seconds)`` adds a row to the table in docs/faults.md."""
 
-    def note(fault: str, message: object, seconds: float | str | None) -> None:
+    def record(fault: str, message: object, seconds: float | str | None) -> None:
         first = re.sub(r"/\S*/(?=[^/\s]+)", ".../", str(message).splitlines()[0])  # folders of this run tell nothing
         if seconds is None:
             seconds = "goes on" if first.startswith("none:") else "before the start"
         row = (fault, first, seconds if isinstance(seconds, str) else f"{seconds:.1f} s")
         request.node.user_properties.append(("fault", row))  # comes to the summary also from a worker of pytest-xdist
 
-    return note
+    return record
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """``FAULT_TABLE`` names a page that gets the faults of this run, with the seconds from fault to exit."""
+    """Write the faults of this run, with the seconds from fault to exit, to the page in ``FAULT_TABLE``."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     called = [report for report in reports if getattr(report, "when", None) == "call"]
     noted = [row for report in called for name, row in report.user_properties if name == "fault"]
@@ -164,7 +161,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def replace_table(path: Path, command: str, text: str) -> None:
-    """Replace what stands between the two marks of a command in a page, which must be there."""
+    """Replace the text between the two marks of a command in a page."""
     begin, end = f"<!-- written by {command} -->\n", f"<!-- end of {command} -->\n"
     head, rest = path.read_text().split(begin)
     tail = rest.split(end)[1]

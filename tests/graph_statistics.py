@@ -1,4 +1,4 @@
-"""Measured statistics of a data set: what makes a graph easy or hard to cut into parts, and to learn on.
+"""Statistics of a data set that affect how well it can be partitioned and learned.
 
 All functions expect a homogeneous ``DGLGraph`` that stores every undirected edge in both directions.
 """

@@ -41,7 +41,7 @@ _start_new_kernel = nbval.kernel.start_new_kernel
 
 
 def await_reply(self: nbval.kernel.RunningKernel, msg_id: str, timeout: float | None = None) -> None:
-    """As in nbval, but gives up as soon as the kernel process is gone."""
+    """Wait as nbval does, but stop as soon as the kernel process has ended."""
     end = float("inf") if timeout is None else time.monotonic() + timeout
     while True:
         try:
@@ -56,7 +56,7 @@ def await_reply(self: nbval.kernel.RunningKernel, msg_id: str, timeout: float | 
 
 
 def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """As in nbval, with the environment described above; lesson 12 takes the small data set, whatever lies in data/."""
+    """Start a kernel as nbval does, with the environment described above and the small data set in lesson 12."""
     environment = {**os.environ, "TUTORIAL_DATASET": "synthetic-products"}
     environment["DGLBACKEND"] = "pytorch"  # else the first import of dgl in a home folder prints which one it chose
     # Without a network, ogb would now and then print that it cannot look for a newer version of itself.
@@ -64,11 +64,11 @@ def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     # ipykernel takes it as "pytest captures", and what child processes print would be missing from the outputs.
     environment.pop("PYTEST_CURRENT_TEST", None)
-    return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(folder_of_a_lesson())})
+    return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(make_lesson_folder())})
 
 
-def folder_of_a_lesson() -> Path:
-    """A new folder with what lies beside the notebooks; it is removed when this process ends."""
+def make_lesson_folder() -> Path:
+    """Make a folder with the files of the lessons. It is removed when this process ends."""
     if named := os.environ.get(FOLDER):
         return Path(named)
     folder = tempfile.TemporaryDirectory(prefix="lesson-")
@@ -84,7 +84,7 @@ nbval.kernel.start_new_kernel = start_new_kernel
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the sanitize file from any working directory; make the font cache, of which matplotlib would print."""
+    """Find the sanitize file from any working directory, and make matplotlib's font cache, which would print."""
     if config.option.nbval or config.option.nbval_lax:
         importlib.import_module("matplotlib.font_manager")
     given = config.option.nbval_sanitize_with
@@ -93,8 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @functools.cache
-def emulation_refused() -> str | None:
-    """Why this host does not allow emulated machines; None where it does."""
+def why_no_emulation() -> str | None:
+    """Return why this host does not allow emulated machines, or None."""
     try:
         with EmulatedBackend(1):
             return None
@@ -102,9 +102,9 @@ def emulation_refused() -> str | None:
         return error.message
 
 
-def lacking(needs: Collection[str]) -> str | None:
-    """Why a notebook with these needs cannot run on this host; None where it can."""
-    return emulation_refused() if "namespaces" in needs else None
+def why_not_runnable(needs: Collection[str]) -> str | None:
+    """Return why a notebook with these needs cannot run on this host, or None."""
+    return why_no_emulation() if "namespaces" in needs else None
 
 
 def programs_of(notebook: dict[str, Any]) -> set[str]:
@@ -122,5 +122,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if "Slurm" in programs:
                 item.add_marker(pytest.mark.root)
             needs = item.parent.nb.metadata.get("tutorial", {}).get("needs", [])
-            if reason := lacking(needs) or next(filter(None, map(why_not, sorted(programs))), None):
+            if reason := why_not_runnable(needs) or next(filter(None, map(why_not, sorted(programs))), None):
                 item.add_marker(pytest.mark.skip(reason=reason))

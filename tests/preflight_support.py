@@ -1,4 +1,4 @@
-"""What the tests of the preflight share: a plan that asks for nothing, and copies of a partition to damage."""
+"""An empty plan and damaged partitions for tests of the preflight checks."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ def failed(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.status == "fail"]
 
 
-def the_fail(findings: Iterable[Finding]) -> Finding:
+def only_failure(findings: Iterable[Finding]) -> Finding:
     (finding,) = failed(findings)
     assert finding.remedy
     return finding
@@ -30,7 +30,7 @@ def the_fail(findings: Iterable[Finding]) -> Finding:
 
 @pytest.fixture
 def damaged(partition_of: Callable[[int], Partition], tmp_path: Path) -> Callable[..., JobPlan]:
-    """``damaged(name, change)``: a plan for a copy of a partition in which ``change(path)`` was done to one file."""
+    """``damaged(name, change)`` returns a plan with a copy of a partition after ``change(path)`` of one file."""
 
     def make(name: str = "", change: Callable[[Path], object] = lambda _path: None) -> JobPlan:
         folder = tmp_path / "p"

@@ -1,4 +1,4 @@
-"""Exercises that write a program: what the solution notebook writes, run as a learner runs it."""
+"""Programs that solution notebooks write, and their execution as by a learner."""
 
 import os
 import shutil
@@ -11,32 +11,32 @@ from solution_support import NOTEBOOKS, code_cells
 RANKS = Path(__file__).parent / "programs" / "ranks.py"
 
 
-def written(lesson: str, name: str) -> str:
-    """The program that the solution notebook of a lesson writes as scripts/NAME."""
+def read_program(lesson: str, name: str) -> str:
+    """Return the program that the solution notebook of a lesson writes to scripts/NAME."""
     start = f"%%writefile scripts/{name}\n"
     cells = code_cells(NOTEBOOKS / "solutions", lesson)
     (source,) = [cell.removeprefix(start) for cell in cells if cell.startswith(start)]
     return source + "\n"
 
 
-def changed(source: str, *changes: tuple[str, str]) -> str:
-    """A program with some of its text replaced; each text must be there."""
+def replace_text(source: str, *changes: tuple[str, str]) -> str:
+    """Return a program after replacements of text that it must contain."""
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)
     return source
 
 
-def scripts_in(folder: Path) -> Path:
-    """A copy of the lessons' programs."""
+def copy_scripts(folder: Path) -> Path:
+    """Copy the programs of the lessons."""
     ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
     scripts = Path(shutil.copytree(NOTEBOOKS / "scripts", folder / "scripts", ignore=ignored))
     (scripts / "out").mkdir()
     return scripts
 
 
-def run(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
-    """Write a program and run it to its end, however it ends unless ``check``; with 0 ranks as a single process."""
+def run_program(scripts: Path, name: str, source: str, ranks: int, *words: str, check: bool = False) -> Path:
+    """Write and run a program, which must succeed if ``check``. With 0 ranks it is a single process."""
     path = scripts / name
     path.write_text(source)
     launcher = [str(RANKS), str(ranks)] if ranks else []

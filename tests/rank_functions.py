@@ -1,4 +1,4 @@
-"""What ranks do in the tests of ``support.processes``: a spawned process can import these."""
+"""Functions of ranks in tests of ``support.processes``, importable by spawned processes."""
 
 import ctypes
 import multiprocessing.util
@@ -20,21 +20,21 @@ from support.processes import fix_openmp
 from tutorial_lib.trainer.comm import all_gather, broadcast, gather
 
 
-class OwnError(Exception):
+class PicklableError(Exception):
     """Survives pickling."""
 
     code = property(lambda self: self.args[0])
 
 
-class StubbornError(Exception):
-    """Pickles, but cannot be rebuilt: its constructor wants what ``args`` does not hold."""
+class UnpicklableError(Exception):
+    """Cannot be unpickled, because its constructor needs more than ``args``."""
 
     def __init__(self, code: int, where: str) -> None:
         super().__init__(f"{code} in {where}")
 
 
-def portrait(rank: int, world_size: int, *args: Any) -> dict[str, Any]:
-    """What a rank is given."""
+def describe_rank(rank: int, world_size: int, *args: Any) -> dict[str, Any]:
+    """Return the arguments, environment, threads and listening sockets of a rank."""
     time.sleep(0.1 * (world_size - rank))  # the last rank is through first
     inherited = {os.readlink(f"/proc/self/fd/{fd.name}") for fd in os.scandir("/proc/self/fd") if os.path.exists(fd)}
     sockets = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
@@ -52,21 +52,21 @@ def all_reduced(rank: int, world_size: int) -> list[float]:
     return tensor.tolist()
 
 
-def own_group(rank: int, world_size: int) -> float:
-    """Makes its process group itself, with no address."""
+def join_own_group(rank: int, world_size: int) -> float:
+    """Join a process group without an address."""
     dist.init_process_group("gloo")
     return all_reduced(rank, world_size)[0]
 
 
-def everything(rank: int, world_size: int, tensor: torch.Tensor) -> list[float]:
-    """A shared tensor, output of every kind and a collective, in one start."""
+def print_and_reduce(rank: int, world_size: int, tensor: torch.Tensor) -> list[float]:
+    """Write to a shared tensor, print in all ways and call a collective, in one start."""
     tensor[rank] += 1
-    speak(rank, world_size)
+    print_everywhere(rank, world_size)
     return all_reduced(rank, world_size)
 
 
 def fail(rank: int, world_size: int, how: str) -> Any:
-    """Rank 1 fails; the others wait for it in a collective if there is a process group."""
+    """Fail on rank 1. The other ranks wait for it, in a collective if there is a process group."""
     if rank == 1:
         print("last words")
         return _fail(how)
@@ -78,10 +78,10 @@ def fail(rank: int, world_size: int, how: str) -> Any:
 
 
 def _fail(how: str) -> Any:
-    if how == "OwnError":
-        raise OwnError(7, "here")
-    if how == "StubbornError":
-        raise StubbornError(7, "here")
+    if how == "PicklableError":
+        raise PicklableError(7, "here")
+    if how == "UnpicklableError":
+        raise UnpicklableError(7, "here")
     if how == "_exit":
         os._exit(3)
     if how == "SIGKILL":
@@ -95,16 +95,16 @@ def _fail(how: str) -> Any:
     raise AssertionError(how)
 
 
-def sleeps_on(rank: int, world_size: int) -> int:
-    """Rank 1 never comes."""
+def miss_barrier(rank: int, world_size: int) -> int:
+    """Enter a barrier on all ranks except rank 1, which sleeps."""
     if rank == 1:
         time.sleep(60)
     dist.barrier()
     return rank
 
 
-def speak(rank: int, world_size: int) -> None:
-    """Python, standard error, C's printf and another program, in this order."""
+def print_everywhere(rank: int, world_size: int) -> None:
+    """Print from Python, to standard error, with C's printf and from another program, in this order."""
     time.sleep(0.1 * (world_size - rank))
     print(f"python {rank}")
     print(f"error {rank}", file=sys.stderr)
@@ -115,19 +115,19 @@ def speak(rank: int, world_size: int) -> None:
 
 
 def parallel_region(rank: int, world_size: int) -> float:
-    """Long enough for torch to divide it over threads."""
+    """Add numbers in several threads of torch."""
     return float((torch.ones(2_000_000) + 1).sum())
 
 
 @fix_openmp
-def fixed(rank: int, world_size: int, how: str = "return") -> Any:
-    """A parallel region, and whether it is in the main thread."""
+def compute_in_parallel(rank: int, world_size: int, how: str = "return") -> Any:
+    """Run a parallel region, and return whether it is in the main thread."""
     in_main = threading.current_thread() is threading.main_thread()
     return (rank, parallel_region(rank, world_size), in_main) if how == "return" else _fail(how)
 
 
-def with_child(rank: int, world_size: int, folder: str) -> None:
-    """Starts a program, leaves a file and sleeps."""
+def start_child(rank: int, world_size: int, folder: str) -> None:
+    """Start a program, write a file and sleep."""
     subprocess.Popen(["sleep", "60"])
     (Path(folder) / str(rank)).touch()
     time.sleep(60)
@@ -137,8 +137,8 @@ def thread_count(rank: int, world_size: int) -> int:
     return torch.get_num_threads()
 
 
-def exchanged(rank: int, world_size: int) -> Any:
-    """Values of uneven sizes over each way; tensors as what can be compared."""
+def exchange_values(rank: int, world_size: int) -> Any:
+    """Send values of different sizes with each collective, and return comparable values."""
     rows = torch.arange(1000 * rank)
 
     def seen(values: list[Any]) -> list[Any]:
@@ -149,8 +149,8 @@ def exchanged(rank: int, world_size: int) -> Any:
     return seen(gather((rank, rows))), seen(all_gather((rank, rows))), totals
 
 
-def drawn_in_a_step(rank: int, world_size: int) -> list[float]:
-    """The first number of each generator that a step seeds."""
+def sample_after_seeding(rank: int, world_size: int) -> list[float]:
+    """Return the first number of each generator that a step seeds."""
     import dgl
     import numpy as np
 
@@ -162,8 +162,8 @@ def drawn_in_a_step(rank: int, world_size: int) -> list[float]:
     return [float(torch.rand(1)), float(np.random.rand()), float(sampled.sum())]
 
 
-def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
-    """Of rank 0, 1 of 3 validation nodes is right, and it has no test node; of rank 1, 4 of 5."""
+def score_share(rank: int, world_size: int) -> tuple[float, float]:
+    """Score 1 of 3 validation nodes and no test node on rank 0, and 4 of 5 on rank 1."""
     from tutorial_lib.tasks.task import score_nodes
 
     val, right = ([1, 1, 1, 0], [1, 0, 0, 1]) if rank == 0 else ([1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 0])
@@ -175,29 +175,29 @@ def share_that_is_right(rank: int, world_size: int) -> tuple[float, float]:
     return score_nodes(share, labels, labels, lambda rows, labels: (rows, labels.bool()))[:2]
 
 
-def effect_before_cause(rank: int, world_size: int) -> None:
-    """Rank 0 complains of its peer a moment before rank 1 has said what was wrong."""
+def fail_after_consequence(rank: int, world_size: int) -> None:
+    """Raise the consequence on rank 0 shortly before the cause on rank 1."""
     time.sleep(0.15 * rank)
     if rank == 0:
         raise RuntimeError("Connection closed by peer")
     raise ValueError("the cause")
 
 
-def dies_after_its_return(rank: int, world_size: int) -> str:
-    """In an exit handler."""
+def die_after_return(rank: int, world_size: int) -> str:
+    """Exit with code 3 in an exit handler."""
     if rank == 1:
         print("last words")
         multiprocessing.util.Finalize(None, os._exit, args=(3,), exitpriority=100)
     return "result"
 
 
-def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Path]) -> list[str]:
-    """On a machine of its own as far as it knows: what it says of each load.
+def save_and_load(rank: int, world_size: int, mode: str, folders: Sequence[Path]) -> list[str]:
+    """Save and load checkpoints as on several machines, and return the result of each load.
 
     Modes: ``none`` (no learned rows), ``damage`` (machine 1's rows are damaged between two loads) and ``slow`` (each
     manifest takes half a second to write, and the checkpoints that it replaces must stay until it is there).
     """
-    from checkpoint_support import flip_bit, load, save, trained
+    from checkpoint_support import flip_bit, load, save, train_small_model
 
     from tutorial_lib.trainer import manifest
 
@@ -206,8 +206,8 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
     rows = {} if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
     task, write = SimpleNamespace(embeddings=rows, sparse_optimizers=[]), manifest.write_json
 
-    def keep(count: int) -> None:
-        save(folder, *trained(steps=count), count, task=task)
+    def save_again(count: int) -> None:
+        save(folder, *train_small_model(steps=count), count, task=task)
 
     def load_again() -> None:
         dist.barrier()
@@ -217,7 +217,7 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
         def emit(_kind: str, damaged: str = "", **_fields: Any) -> None:
             problems.extend([damaged] if damaged and rank == 0 else [])
 
-        state = load(folder, *trained(steps=0), task, emit=emit)
+        state = load(folder, *train_small_model(steps=0), task, emit=emit)
         said.append(" ".join([str(state.epoch), str(rows["users"].weight[0, 0].item()), *problems]))
 
     def write_slowly(path: Path, value: object) -> None:
@@ -226,10 +226,10 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
             assert (folder / f"epoch-000{k}" / "model.safetensors").exists(), "gone before the new manifest"
         write(path, value)
 
-    keep(1)
+    save_again(1)
     if rows:
         rows["users"].weight += 10
-    keep(2)
+    save_again(2)
     if mode == "damage":
         load_again()
         if rank == 1:
@@ -237,5 +237,5 @@ def saves_and_loads(rank: int, world_size: int, mode: str, folders: Sequence[Pat
         load_again()
     elif mode == "slow":
         manifest.write_json = write_slowly
-        keep(3)
+        save_again(3)
     return said

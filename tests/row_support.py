@@ -1,4 +1,4 @@
-"""Rows, parts and a partition book as the pipeline sees them, without servers."""
+"""Fakes of DistTensor, partition book and servers for tests of the pipeline."""
 
 from collections import deque
 from itertools import count, pairwise
@@ -13,7 +13,7 @@ from dgl.distributed.kvstore import KVSTORE_PULL, PullRequest, PullResponse
 from tutorial_lib.sampling import rpc
 
 
-class Rows:
+class FakeDistTensor:
     """A ``DistTensor`` of which this machine holds the rows ``begin`` to ``end - 1``."""
 
     kvstore_key = "rows"
@@ -24,7 +24,7 @@ class Rows:
         self.asked: list[list[int]] = []
 
 
-class Book:
+class FakePartitionBook:
     """Partition book in which part 0 has the nodes ``begin`` to ``end - 1``, part 1 those before, part 2 the others."""
 
     partid = 0
@@ -39,8 +39,8 @@ class Book:
         return torch.where(ids < self.begin, 1, torch.where(ids < self.end, 0, 2))
 
 
-class Wire:
-    """The connection to the DGL servers that have some rows. ``waiting`` are messages that nobody has received."""
+class FakeConnection:
+    """A connection to DGL servers with some rows. ``waiting`` are messages that were not received yet."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Any = None) -> None:
         self.rows, self.waiting, self._numbers = rows, deque[Any](), count(100)
@@ -64,7 +64,7 @@ class Wire:
         return [PullResponse(0, self.rows.rows[some]) for some in ids]
 
 
-class Machines(Wire):
+class FakeCluster(FakeConnection):
     """Machines with the parts of a graph, given by the in-neighbors of each node. Part k begins at ``bounds[k]``.
 
     ``graph`` is the ``DistGraph`` of machine 0.

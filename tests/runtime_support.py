@@ -1,4 +1,4 @@
-"""Fixtures for tests that start real processes: small data, its partitions, and a look at what is left behind."""
+"""Fixtures for tests with real processes: small data, partitions, finished runs and a check for leftovers."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ import psutil
 import pytest
 from commands import MARK, tutorial
 from nbval.plugin import IPyNbCell
-from nbval_support import emulation_refused
+from nbval_support import why_no_emulation
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.files import lock_folder
@@ -34,7 +34,7 @@ GONE_SECONDS = 5.0
 
 
 class FinishedRun(NamedTuple):
-    """A run that came to its end; ``options`` are those of ``train``, but for the run folder ``out``."""
+    """A completed run. ``options`` are the options of ``train`` without the run folder ``out``."""
 
     options: list[str]
     out: Path
@@ -45,7 +45,7 @@ class FinishedRun(NamedTuple):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """With TUTORIAL_NO_SKIP (in CI), a test that would skip fails: all it needs must be there, but for a GPU."""
+    """With TUTORIAL_NO_SKIP, as in CI, a skipped test fails unless it needs a GPU."""
     report = (yield).get_result()
     wanted = os.environ.get("TUTORIAL_NO_SKIP") and item.get_closest_marker("gpu") is None
     if report.skipped and wanted and not hasattr(report, "wasxfail"):
@@ -54,9 +54,9 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 @pytest.fixture(scope="session")
-def data_root(all_workers: Path) -> Path:
-    """Folder of caches and partitions, shared by the session."""
-    folder = all_workers / "data"
+def data_root(session_folder: Path) -> Path:
+    """Return the folder of caches and partitions, which the whole session shares."""
+    folder = session_folder / "data"
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -74,31 +74,31 @@ def partition_of(small_dataset: Dataset, data_root: Path) -> Callable[[int], Par
 
 
 @pytest.fixture(scope="session")
-def all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of pytest-xdist have in common."""
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all workers of pytest-xdist share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
 
 
 @pytest.fixture(scope="session")
-def finished_run(emulation: None, data_root: Path, all_workers: Path) -> FinishedRun:
-    """A run on two machines, for tests that only look at one: 25 steps an epoch, and a date as the seed."""
+def finished_run(emulation: None, data_root: Path, session_folder: Path) -> FinishedRun:
+    """A run on two machines with 25 steps per epoch and a date as the seed, which tests must not change."""
     settings = ["--wire", "1gbit", "--scale", "0.005", "--epochs", "3", "--seed", str(seed := 20251120)]
     settings += ["--batch-size", "20", "--fanouts", "5,5", "--cache", "200kB"]
     options = ["--emulate", "2", *settings, "--root", str(data_root)]
     dataset = load_dataset("synthetic-products", scale=0.005, seed=seed, root=data_root)
-    return run_once(all_workers / "finished", options, dataset)
+    return run_once(session_folder / "finished", options, dataset)
 
 
 @pytest.fixture(scope="session")
-def single_run(data_root: Path, small_dataset: Dataset, all_workers: Path) -> FinishedRun:
-    """A run in one process, for tests that look at one or continue a copy of it."""
+def single_run(data_root: Path, small_dataset: Dataset, session_folder: Path) -> FinishedRun:
+    """A run in one process. Tests read it or resume a copy of it."""
     options = ["--single-process", "--scale", "0.005", "--hidden-size", "32", "--batch-size", "20", "--fanouts", "5,5"]
-    return run_once(all_workers / "single", [*options, "--epochs", "3", "--root", str(data_root)], small_dataset)
+    return run_once(session_folder / "single", [*options, "--epochs", "3", "--root", str(data_root)], small_dataset)
 
 
 def run_once(folder: Path, options: list[str], dataset: Dataset) -> FinishedRun:
-    """Train with these options, or take what another worker of this session has trained."""
+    """Train with these options unless another worker of this session has done so."""
     out, printed = folder / "run", folder / "printed.txt"
     with lock_folder(folder):
         if not printed.exists():
@@ -107,10 +107,10 @@ def run_once(folder: Path, options: list[str], dataset: Dataset) -> FinishedRun:
 
 
 @pytest.fixture(scope="session")
-def learned_run(emulation, partition_of, all_workers: Path) -> tuple[TrainConfig, dict]:
-    """Settings and result of ten epochs on two machines: far enough for chance to matter little."""
+def learned_run(emulation, partition_of, session_folder: Path) -> tuple[TrainConfig, dict]:
+    """Settings and result of ten epochs on two machines, after which accuracies hardly depend on the seed."""
     config = TrainConfig(epochs=10, fanouts=(5, 5), batch_size=100, hidden_size=64)
-    out = all_workers / "learned" / "run"
+    out = session_folder / "learned" / "run"
     with lock_folder(out.parent):
         if not (out / "result.json").exists():
             run_distributed(partition_of(2), Layout(emulate=2), config, out)
@@ -119,7 +119,7 @@ def learned_run(emulation, partition_of, all_workers: Path) -> tuple[TrainConfig
 
 @pytest.fixture
 def run_here(capsys, monkeypatch, tmp_path) -> Iterator[Callable[..., subprocess.CompletedProcess]]:
-    """A command in the test's own folder, and in this process: a new one would import torch each time."""
+    """Run a command in the test's folder and in this process, because a new process would import torch."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def call(*arguments: str) -> subprocess.CompletedProcess:
@@ -136,14 +136,14 @@ def run_here(capsys, monkeypatch, tmp_path) -> Iterator[Callable[..., subprocess
 
 @pytest.fixture(scope="session")
 def emulation() -> None:
-    """Skips where the host does not allow emulated machines, with the reason that it gives."""
-    if (reason := emulation_refused()) is not None:
+    """Skip the test if the host does not allow emulated machines."""
+    if (reason := why_no_emulation()) is not None:
         pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True)
-def machines_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the marker ``cluster``, which ``make test-quick`` leaves out, a test cannot start machines."""
+def forbid_unmarked_machines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make sure that only tests with the marker ``cluster``, which ``make test-quick`` skips, start machines."""
     if request.node.get_closest_marker("cluster") is None:
         refuse = Mock(side_effect=AssertionError("a test that starts machines needs the fixture emulation"))
         monkeypatch.setattr(EmulatedBackend, "__enter__", refuse)
@@ -151,7 +151,7 @@ def machines_are_marked(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs emulated machines or root. Long tests come first, so that no worker is left alone with one."""
+    """Mark tests that need emulated machines or root. Run long tests first to use all workers until the end."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if "emulation" in fixtures:
@@ -166,7 +166,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def marked_processes(mark: str) -> set[str]:
-    """Processes on this host, also in other namespaces, that inherited a mark from the test; not the test's own."""
+    """Return other processes that inherited a mark from the test, in any namespace of this host."""
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -176,7 +176,7 @@ def marked_processes(mark: str) -> set[str]:
 
 
 def files_and_interfaces() -> set[str]:
-    """What a job could leave on this host: shared memory, torchrun's folders; network interfaces."""
+    """Return files in shared memory, folders of torchrun and network interfaces, which a job could leave."""
     folders = {str(path) for path in Path(tempfile.gettempdir()).glob("torchelastic_*")}
     # The semaphores of joblib, which scikit-learn imports, are this process's own until it ends.
     shm = {name for name in os.listdir("/dev/shm") if not name.startswith(f"sem.loky-{os.getpid()}-")}
@@ -187,7 +187,7 @@ def files_and_interfaces() -> set[str]:
 
 @pytest.fixture
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails the test when a process, a file or a network interface is left a few seconds after it."""
+    """Fail the test if a process, a file or a network interface remains a few seconds after it."""
     resource_tracker.ensure_running()  # multiprocessing's own process, one for the whole session
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)

@@ -1,4 +1,4 @@
-"""Data for tests: a graph of eight nodes, files of graphs, and the real data, which is no part of the repository.
+"""A graph of eight nodes, files of graphs, and real data outside the repository.
 
 A test that needs real data skips without it.
 """

@@ -1,5 +1,4 @@
-"""The reader's functions as notebooks/solutions has them, the only place where a right answer is written down; and
-functions that a lesson defines in its cells."""
+"""Functions from the cells of lessons, and right answers from notebooks/solutions, the only place that has them."""
 
 import ast
 import functools
@@ -19,13 +18,13 @@ NO_PYTHON = re.compile(r"^([ \t]*)(?:%|!|\w+ = !).*$", re.MULTILINE)
 
 
 def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """What a checker prints about an answer."""
+    """Return the output of a checker for an answer."""
     check(answer)
     return capsys.readouterr().out
 
 
 def assert_not_yet(said: str, complaint: str) -> None:
-    """A wrong answer is refused with this complaint (a pattern). Only one that begins so is about an exception."""
+    """Check that an answer was refused with this complaint, a pattern. Exceptions need their prefix."""
     assert re.match(r"Exercise \d: not yet\.", said)
     assert re.search(complaint, said), said
     assert ("Your code raised" in said) == complaint.startswith("Your code raised"), said
@@ -85,7 +84,7 @@ def _name(node: ast.stmt) -> str:
 
 @functools.cache
 def solutions(lesson: str) -> SimpleNamespace:
-    """The functions, classes and constants that the code cells of a lesson's solution define; nothing else is run.
+    """Return the functions, classes and constants of a lesson's solution without running other code.
 
     Args:
         lesson: its number, as in ``"07"``.
@@ -99,7 +98,7 @@ def solutions(lesson: str) -> SimpleNamespace:
 
 
 def lesson_code(lesson: str, *names: str) -> SimpleNamespace:
-    """These functions, classes and constants of a lesson's cells, with the imports that they need; no more is run."""
+    """Return some functions, classes and constants of a lesson, without running code except their imports."""
     code = _code_of(NOTEBOOKS, lesson)
     kept = [node for node in code if _name(node) in names]
     missing = set(names) - {_name(node) for node in kept}

@@ -1,4 +1,4 @@
-"""docs/architecture.md: every name in it exists, and a step and a run are in few files."""
+"""All names in docs/architecture.md exist, and a step and a run execute few files."""
 
 import ast
 import inspect
@@ -19,24 +19,24 @@ NAME = re.compile(r"`(tutorial_lib/\S+?\.py):(\w+)`")
 
 
 def between(after: str, before: str) -> str:
-    """The text from one phrase to the next place of another."""
+    """Return the text between two phrases."""
     start = TEXT.index(after)
     return TEXT[start : TEXT.index(before, start)]
 
 
 def files_named(text: str) -> set[str]:
-    """With those that are named without a function."""
+    """Return all file names, also those without a function."""
     return set(re.findall(r"`(tutorial_lib/[\w/]+\.py)", text))
 
 
-def test_every_name_is_in_its_file():
+def test_documented_names_exist():
     for file, name in NAME.findall(TEXT):
         defined = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(node, "name")}
         assert name in defined, f"docs/architecture.md names {file}:{name}"
     assert all((ROOT / file).exists() for file in re.findall(r"`((?:tests|tutorial_lib)/[\w/]+\.py)`", TEXT))
 
 
-def test_a_step_is_in_at_most_twelve_files_and_a_run_in_at_most_forty():
+def test_documented_step_and_run_span_few_files():
     files = files_named(between("A step, in", "Those are"))
     assert len(files) <= 12
     assert f"Those are {len(files)} files" in TEXT
@@ -48,7 +48,7 @@ def test_a_step_is_in_at_most_twelve_files_and_a_run_in_at_most_forty():
 
 @pytest.fixture(scope="module")
 def calls(small_dataset, tmp_path_factory) -> list[str]:
-    """The functions of tutorial_lib that a rank called, and "return" at their ends."""
+    """Calls of functions of tutorial_lib by a rank, with "return" at their ends."""
     folder = tmp_path_factory.mktemp("traced")
     parts = partition_dataset(small_dataset, 1, folder / "parts").folder
     command = [sys.executable, str(ROOT / "tests/programs/traced_step.py"), str(parts), str(folder)]
@@ -95,12 +95,12 @@ def test_a_run_executes_at_most_sixty_files(calls, emulation, tmp_path, monkeypa
     assert len(executed) <= 60
 
 
-def test_few_modules_are_at_the_root():
+def test_package_root_has_few_modules():
     found = {path.stem for path in (ROOT / "tutorial_lib").glob("*.py")}
     assert found == {"__init__", "__main__", "errors", "files"}
 
 
-def test_what_is_replaced_is_where_the_list_says():
+def test_patches_are_where_patches_md_says():
     text = (ROOT / "docs" / "patches.md").read_text()
     places = re.findall(r"\| `([\w/]+\.py): (\w+)`", text)
     assert len(places) > 5

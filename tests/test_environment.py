@@ -1,11 +1,11 @@
-"""The lock files, the conda files and pyproject.toml say the same."""
+"""The lock files, the conda files and pyproject.toml agree."""
 
 import importlib.metadata
 import re
 import sys
 
 import pytest
-from commands import ROOT, script
+from commands import ROOT, load_script
 from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
@@ -13,7 +13,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-make_environment_yml = script("make_environment_yml")
+make_environment_yml = load_script("make_environment_yml")
 LOCKS = {"default": (ROOT / "requirements.lock").read_text(), "modern": (ROOT / "requirements-modern.lock").read_text()}
 CONDA_FILES = {"default": "environment.yml", "modern": "environment-modern.yml"}
 
@@ -23,7 +23,7 @@ def locked(python: str, stack: str = "default") -> dict[str, str]:
 
 
 def direct_requirements(stack: str) -> list[Requirement]:
-    """Those of pyproject.toml; for the modern stack, with the few that requirements-modern.in puts in their place."""
+    """Return the requirements of pyproject.toml, with the replacements of requirements-modern.in."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=3.10,<3.14"
     extras = project["optional-dependencies"]
@@ -34,7 +34,7 @@ def direct_requirements(stack: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("stack", LOCKS)
-def test_conda_files_are_what_the_script_writes_and_have_the_pins_of_the_lock(stack):
+def test_conda_files_are_current_and_pinned(stack):
     file = CONDA_FILES[stack]
     text = (ROOT / file).read_text()
     assert text == make_environment_yml.environment_yml(LOCKS[stack], file)
@@ -47,7 +47,7 @@ VERSIONS = [(python, stack) for python in ("3.10", "3.11", "3.12") for stack in 
 
 
 @pytest.mark.parametrize(("python", "stack"), [*VERSIONS, ("3.13", "modern")])
-def test_lock_satisfies_pyproject_with_the_stack_that_the_course_names(python, stack):
+def test_lock_satisfies_pyproject(python, stack):
     pins = locked(python, stack)
     for requirement in direct_requirements(stack):
         assert requirement.specifier.contains(pins[requirement.name]), requirement
@@ -56,12 +56,12 @@ def test_lock_satisfies_pyproject_with_the_stack_that_the_course_names(python, s
 
 
 @pytest.mark.parametrize("stack", LOCKS)
-def test_every_package_in_the_lock_has_hashes_and_no_address(stack):
+def test_locked_packages_have_hashes_and_no_url(stack):
     assert not re.search("://|--index|--find-links", LOCKS[stack])
     for block in re.split(r"\n(?=[a-z0-9])", LOCKS[stack]):
         assert "--hash=sha256:" in block, block.splitlines()[0]
 
 
-def test_this_environment_is_the_locked_one():
+def test_environment_matches_lock():
     pins = locked(f"{sys.version_info.major}.{sys.version_info.minor}")
     assert {name: importlib.metadata.version(name) for name in pins} == pins

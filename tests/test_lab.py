@@ -1,4 +1,4 @@
-"""make lab: copies of the notebooks that follow the originals until they are changed, and a layout for JupyterLab."""
+"""make lab: updated copies of the notebooks, links, and the start of JupyterLab."""
 
 import re
 import shutil
@@ -10,12 +10,12 @@ from unittest.mock import Mock
 
 import nbformat
 import pytest
-from commands import ROOT, script
+from commands import ROOT, load_script
 
-lab = script("lab")
+lab = load_script("lab")
 
 
-def test_copies_follow_the_originals_until_they_are_changed(tmp_path):
+def test_unchanged_copies_are_updated(tmp_path):
     notebooks, work = tmp_path / "notebooks", tmp_path / "work"
     names = ["00_a.ipynb", "01_b.ipynb", "02_c.ipynb", "GLOSSARY.md", "solutions/00_a.ipynb", "scripts/one.py"]
     left = ["scripts/exercise_01_1.py", "scripts/out/table.py", "scripts/mine/one.py", "scripts/__pycache__/one.py"]
@@ -45,14 +45,14 @@ def test_copies_follow_the_originals_until_they_are_changed(tmp_path):
 
 
 def text_of(path: Path) -> str:
-    """Of a page, or of a notebook's cells that are text."""
+    """Return the text of a page or of the Markdown cells of a notebook."""
     if path.suffix == ".md":
         return path.read_text()
     return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
 
 
 def headings(path: Path) -> set[str]:
-    """The anchors of a page or notebook, as GitHub names them and as JupyterLab does, and those written out."""
+    """Return the anchors of a page or notebook for GitHub and JupyterLab, and the explicit ones."""
     text = text_of(path)
     titles = [re.sub(r"[`*]", "", title).strip() for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)]
     github = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -74,7 +74,7 @@ def course(request, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("folder", ["", "solutions"])
-def test_links_lead_somewhere_from_the_notebooks_and_from_their_copies(course, folder):
+def test_links_in_notebooks_and_copies_resolve(course, folder):
     pages = [*(course / folder).glob("*.ipynb"), *(course / folder).glob("*.md")]
     assert len(pages) >= 16
     for page in pages:
@@ -86,20 +86,20 @@ def test_links_lead_somewhere_from_the_notebooks_and_from_their_copies(course, f
                 assert anchor in headings(path), f"{page.name} links {link}"
 
 
-def test_a_lesson_ends_with_its_solution_and_the_next_one():
+def test_lesson_ends_with_links():
     lessons = sorted((ROOT / "notebooks").glob("*.ipynb"))
     for number, lesson in enumerate(lessons):
         for name in [f"solutions/{lesson.name}", *(path.name for path in lessons[number + 1 : number + 2])]:
             assert f"({name})" in text_of(lesson)[-1000:], lesson.name
 
 
-def test_a_port_in_use_is_passed_over():
+def test_port_in_use_is_skipped():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert port < lab.free_port(port) < port + 20
 
 
-def test_lab_opens_lesson_00_on_a_machine_without_display_with_the_commands_of_the_course(monkeypatch, capsys):
+def test_lab_starts_without_display(monkeypatch, capsys):
     """`!python` and `!torchrun`, also where the environment is not activated. tests/browser looks at what is served."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"):
         monkeypatch.delenv(name, raising=False)

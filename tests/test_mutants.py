@@ -1,10 +1,10 @@
-"""scripts/mutants.py: it finds the modules and their tests, and what it makes of the code is Python with one change."""
+"""scripts/mutants.py finds modules and tests, and makes valid Python with one change."""
 
 import ast
 
-from commands import ROOT, script
+from commands import ROOT, load_script
 
-mutants = script("mutants")
+mutants = load_script("mutants")
 
 
 def test_every_group_has_modules_and_tests():
@@ -16,12 +16,12 @@ def test_every_group_has_modules_and_tests():
 
 
 def test_mutants_are_python_with_one_change():
-    for mutant in mutants.drawn(40, 0, "sampling"):
+    for mutant in mutants.sample_mutants(40, 0, "sampling"):
         source = (ROOT / mutant.path).read_bytes()
         changed = source[: mutant.begin] + mutant.new.encode() + source[mutant.end :]
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), mutant
 
 
-def test_what_may_survive_is_a_mutant_of_today():
+def test_allowed_survivors_are_current_mutants():
     for text in mutants.MAY_SURVIVE:
         assert text in map(str, mutants.mutants_of(text.split(",")[0]))

@@ -1,4 +1,4 @@
-"""README and docs: links lead somewhere, and what README shows of a run is what a run said."""
+"""Links in README and docs resolve, and the output in README agrees with a run."""
 
 import re
 import shlex
@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import yaml
-from commands import ROOT, script, tutorial
+from commands import ROOT, load_script, tutorial
 
 from tutorial_lib.job.ip_config import read_ip_config
 from tutorial_lib.tools.options import parse
@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page):
+def test_links_resolve(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name} links {target}"
 
@@ -27,7 +27,7 @@ def test_every_page_is_linked_from_readme():
 
 
 def summary(text: str) -> dict[str, str]:
-    """The table at the end of a run, as README shows it or as a run prints it, with lines around it."""
+    """Return the table at the end of a run, from README or from the output of a run."""
     text = text[text.index("synthetic-products: global result") :]
     keys = ("machines", "epochs", "loss", "valid accuracy", "test accuracy", "seconds", "sent on the wire")
     return {key: re.search(rf"^[\s│]*{key}[\s│]+(.*?)[\s│]*$", text, flags=re.MULTILINE)[1] for key in keys}
@@ -37,8 +37,8 @@ def without_numbers(text: str) -> str:
     return re.sub(r"[\d.,]*\d", "#", text)
 
 
-def test_readme_shows_what_its_picture_shows():
-    """The picture is made by a script from a run; the numbers beside it are those of the same run."""
+def test_readme_agrees_with_its_picture():
+    """A script draws the picture from the run whose numbers README shows."""
     picture = (ROOT / "docs" / "run.svg").read_text()
     shown = summary(README)
     assert f"loss {shown['loss']}" in picture
@@ -49,8 +49,8 @@ def test_readme_shows_what_its_picture_shows():
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-def test_readme_and_its_picture_show_what_make_run_gives(emulation, nothing_left, data_root, tmp_path):
-    """The same command: as many epochs, the same lines, and each figure within its tolerance; seconds vary too much."""
+def test_readme_agrees_with_make_run(emulation, nothing_left, data_root, tmp_path):
+    """The same command gives the same lines, and all numbers except seconds are within their tolerance."""
     makefile = (ROOT / "Makefile").read_text()
     words = re.search(r"^run: venv\n\t\$\(PY\) -m tutorial_lib (.*)$", makefile, flags=re.MULTILINE)[1].split()
     printed = tutorial(*words, "--root", str(data_root), "--out", str(tmp_path / "run")).stdout
@@ -65,16 +65,16 @@ def test_readme_and_its_picture_show_what_make_run_gives(emulation, nothing_left
     sent = [[float(n) for n in re.findall(r"([\d.]+) MB", each["sent on the wire"])] for each in (shown, real)]
     assert len(sent[0]) == 2
     assert sent[0] == pytest.approx(sent[1], rel=0.1)
-    drawing = script("draw_run")
-    result, events = drawing.read(tmp_path / "run")
-    picture = drawing.draw(result, events)
+    drawing = load_script("draw_run")
+    result, events = drawing.read_run(tmp_path / "run")
+    picture = drawing.draw_svg(result, events)
     assert without_numbers((ROOT / "docs" / "run.svg").read_text()) == without_numbers(picture)
     assert f"test accuracy {result['test_accuracy']:.4f}" in picture
     assert all(f"loss {event['loss']:.4f}" in picture for event in events if event["kind"] == "epoch")
 
 
-def test_what_readme_says_of_your_own_machines(tmp_path):
-    """What bash writes can be read, the commands are parsed or run; tests/launcher/test_ssh.py runs such over ssh."""
+def test_readme_commands_for_own_machines(tmp_path):
+    """Commands are parsed or run without machines. tests/launcher/test_ssh.py runs such commands over ssh."""
     section = README.split("## On your own machines")[1].split("\n## ")[0]
     (writes,) = re.findall(r"^ +(printf .*)$", section, flags=re.MULTILINE)
     subprocess.run(["bash", "-c", writes], check=True, cwd=tmp_path)

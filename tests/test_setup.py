@@ -1,4 +1,4 @@
-"""scripts/make_venv.sh: which Python it takes, what it says when there is none, and when it does nothing."""
+"""scripts/make_venv.sh: choice of Python, error messages and reuse."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ TOOLS = ("sh", "dirname", "pwd", "cat", "cksum", "uname", "grep", "rm", "printf"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A repository with what the script reads, and a PATH folder with no Python in it."""
+    """A repository with the files of the script, and a PATH folder without Python."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "bin").mkdir()
     shutil.copy(ROOT / "scripts" / "make_venv.sh", tmp_path / "scripts")
@@ -31,7 +31,7 @@ def program(path: Path, script: str) -> None:
 
 
 def make_venv(clone: Path, *arguments: str, code: int | None = 0, **variables: str) -> subprocess.CompletedProcess:
-    """The script, which must end with this exit code."""
+    """Run the script and check its exit code."""
     command, path = ["sh", "scripts/make_venv.sh", *arguments], {"PATH": str(clone / "bin")}
     done = subprocess.run(command, cwd=clone, env=path | variables, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stderr
@@ -60,7 +60,7 @@ def made(clone: Path) -> Path:
 
 
 @pytest.mark.parametrize(("variables", "newest"), [({}, "3.13"), ({"STACK": "default"}, "3.12")])
-def test_without_python_it_says_what_to_install(clone, variables, newest):
+def test_missing_python_names_packages_to_install(clone, variables, newest):
     program(clone / "bin" / "python3.12", "echo 'pyenv: python3.12: command not found' >&2; exit 127")
     found = "3.13" if variables else "3.14"
     good_python(clone, "python3", found)
@@ -70,8 +70,8 @@ def test_without_python_it_says_what_to_install(clone, variables, newest):
     assert not (clone / ".venv").exists()
 
 
-def test_a_wrong_python_is_named_and_a_venv_that_is_there_stays(made):
-    """One is a real Python: Debian's without the package python3-venv has no module ensurepip."""
+def test_unsuitable_python_keeps_existing_venv(made):
+    """Debian's Python without the package python3-venv has no module ensurepip."""
     program(made / "broken", "exit 127")
     program(made / "new", "echo 3.14")
     (made / "ensurepip.py").write_text("raise ImportError\n")
@@ -83,7 +83,7 @@ def test_a_wrong_python_is_named_and_a_venv_that_is_there_stays(made):
     assert (made / ".venv" / "made-from").exists()
 
 
-def test_python_of_the_command_line_is_taken_and_replaces_another(made):
+def test_python_argument_replaces_venv(made):
     good_python(made, "elsewhere", "3.10")
     program(made / "venv-python", "echo 3.10")
     assert "Making .venv with Python 3.10.9" in make_venv(made, PYTHON="elsewhere").stderr
@@ -91,8 +91,8 @@ def test_python_of_the_command_line_is_taken_and_replaces_another(made):
 
 
 @pytest.mark.parametrize("name", ["python3", "elsewhere"])
-def test_with_only_python_3_13_it_is_the_modern_stack(clone, name):
-    """DGL 2.1.0 has no wheel for it: the one for 3.12 is installed, with the hashes of the lock file."""
+def test_python_3_13_selects_modern_stack(clone, name):
+    """DGL 2.1.0 has no wheel for 3.13, so the wheel for 3.12 is installed with the locked hashes."""
     good_python(clone, name, "3.13")
     program(clone / "venv-python", 'echo "$*" >> calls; case "$*" in *-r\\ /dev/stdin*) cat > stdin-$# ;; esac')
     variables = {"PYTHON": "elsewhere"} if name == "elsewhere" else {}
@@ -117,8 +117,8 @@ def test_with_only_python_3_13_it_is_the_modern_stack(clone, name):
     assert (clone / site / "dgl_without_graphbolt.py").readlink() == clone / "tutorial_lib" / "compat" / "stack.py"
 
 
-def test_an_older_python_is_preferred_to_3_13(clone):
-    """One of ``uv python install 3.12``; and a .venv that still runs when the system brings Python 3.13."""
+def test_older_python_is_preferred_to_3_13(clone):
+    """This includes a Python of ``uv`` and a .venv that still runs when the system gets Python 3.13."""
     good_python(clone, "python3.13", "3.13")
     program(clone / "bin" / "uv", f"[ $2 = find ] && echo {clone}/of-uv/python")
     good_python(clone, "../of-uv/python", "3.12")
@@ -132,7 +132,7 @@ def test_an_older_python_is_preferred_to_3_13(clone):
     ("variables", "folder", "lock"),
     [({}, ".venv", "requirements.lock"), ({"STACK": "modern"}, ".venv-modern", "requirements-modern.lock")],
 )
-def test_each_stack_has_a_venv_of_its_own(clone, variables, folder, lock):
+def test_each_stack_has_its_own_venv(clone, variables, folder, lock):
     program(clone / "bin" / "python3.12", "exit 127")  # a shim that does not run is passed over
     good_python(clone)
     assert f"Making {folder} with Python 3.11.9" in make_venv(clone, **variables).stderr
@@ -144,7 +144,7 @@ def test_each_stack_has_a_venv_of_its_own(clone, variables, folder, lock):
     assert "STACK=future is not known" in make_venv(clone, code=2, STACK="future").stderr
 
 
-def test_it_is_reused_until_the_lock_changes_and_removed_on_demand(made):
+def test_venv_is_reused_until_lock_changes(made):
     calls = made / "calls"
     first = calls.read_text().count("pip install")
     make_venv(made)
@@ -162,14 +162,14 @@ def test_it_is_reused_until_the_lock_changes_and_removed_on_demand(made):
         assert not (made / ".venv").exists()
 
 
-def test_a_moved_clone_makes_its_venv_again(made, tmp_path_factory):
-    """A .venv holds its own path: a copy in another folder does not work."""
+def test_moved_clone_recreates_venv(made, tmp_path_factory):
+    """A .venv contains its path, so a copy in another folder does not work."""
     moved = shutil.copytree(made, tmp_path_factory.mktemp("moved") / "clone", symlinks=True)
     assert "Making .venv with Python 3.11.9" in make_venv(moved).stderr
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_venv_of_the_users_own_is_refused_and_stays(clone, linked, tmp_path_factory):
+def test_foreign_venv_is_refused_and_kept(clone, linked, tmp_path_factory):
     good_python(clone)
     if linked:
         (elsewhere := tmp_path_factory.mktemp("elsewhere") / "made-from").write_text("something else\n")
@@ -184,8 +184,8 @@ def test_a_venv_of_the_users_own_is_refused_and_stays(clone, linked, tmp_path_fa
 
 
 @pytest.mark.parametrize(("when", "end", "code"), [("making", "kill -9 $PPID; exit", -9), ("installing", "exit 1", 1)])
-def test_a_broken_install_is_known_and_repaired(clone, when, end, code):
-    """Killed by a signal that no script can catch while the folder is made, or failed while packages are installed."""
+def test_broken_install_is_repaired(clone, when, end, code):
+    """The install was killed while it made the folder, or failed while it installed packages."""
     good_python(clone)
     if when == "making":
         program(clone / "bin" / "python3.11", GOOD.replace("cp venv-python", f"{end}; cp venv-python"))
@@ -200,7 +200,7 @@ def test_a_broken_install_is_known_and_repaired(clone, when, end, code):
     assert (clone / ".venv" / "made-from").exists()
 
 
-def test_uv_is_used_when_there_is_no_python(clone):
+def test_uv_is_used_without_python(clone):
     uv = 'echo "uv $*" >> calls; mkdir -p .venv/bin .venv/lib/python3.11/site-packages; cp venv-python .venv/bin/python'
     program(clone / "bin" / "uv", f"[ $2 = find ] && exit 2\n{uv}")
     program(clone / "venv-python", "")
@@ -210,7 +210,7 @@ def test_uv_is_used_when_there_is_no_python(clone):
     assert calls[:2] == ["uv venv --allow-existing --python 3.11 .venv", install]
 
 
-def test_another_system_is_refused_with_a_way_out(clone):
+def test_unsupported_system_is_refused_with_remedy(clone):
     (clone / "bin" / "uname").unlink()
     program(clone / "bin" / "uname", 'test "$1" = -s && echo Darwin || echo arm64')
     done = make_venv(clone, code=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from nbval_support import emulation_refused
+from nbval_support import why_no_emulation
 
 ALONE = Path(__file__).parent / "programs" / "alone.py"
 WORKER_BYTES = 3 << 30  # a job on two machines, and the test that looks at it
@@ -19,7 +19,7 @@ def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores, for a test waits most of its time, and as many as have memory; one where the host
     does not allow namespaces: jobs would meet in /dev/shm. The environment variable of pytest-xdist goes before.
     """
-    if emulation_refused() is not None:
+    if why_no_emulation() is not None:
         return 1
     if named := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return int(named)
@@ -30,6 +30,6 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(specs: list[Any]) -> None:
     """Start each worker through ``alone.py``, where the host allows it."""
-    if emulation_refused() is None:
+    if why_no_emulation() is None:
         command = shlex.join([sys.executable, str(ALONE), sys.executable])
         specs[:] = [type(specs[0])(f"popen//python={command}") for _ in specs]

@@ -1,4 +1,4 @@
-"""make lab in headless Chromium, as a learner sees it: what is open, where links lead, "Run All" of a lesson."""
+"""make lab in headless Chromium, as a learner uses it: open files, links and "Run All" of a lesson."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this one, with a history of its own: what a learner has in work/ stays as it is."""
+    """A copy of this checkout with a new history, so that the work/ of a learner is unchanged."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
         if name and (ROOT / name).exists():
@@ -76,7 +76,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of JupyterLab, started by the program behind ``make lab`` on a machine without a display."""
+    """Start JupyterLab with the program of ``make lab``, without a display, and return its address."""
     home = tmp_path_factory.mktemp("home")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -92,11 +92,11 @@ def server(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         wait_until(lambda: "is running at" in log.read_text(), "JupyterLab listens", SHOWN_SECONDS, process)
         yield f"http://localhost:{port}"
     finally:
-        end(process)
+        stop_program(process)
 
 
-def end(process: subprocess.Popen) -> None:
-    """A program and all that it has started."""
+def stop_program(process: subprocess.Popen) -> None:
+    """End a program and its descendants."""
     started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.terminate()
     _, alive = psutil.wait_procs([psutil.Process(process.pid), *started], timeout=15)
@@ -106,7 +106,7 @@ def end(process: subprocess.Popen) -> None:
 
 
 class Lab:
-    """What a learner sees and does in JupyterLab.
+    """JupyterLab as a learner uses it.
 
     Args:
         address: of the server.
@@ -115,8 +115,8 @@ class Lab:
     def __init__(self, window: webdriver.Chrome, address: str) -> None:
         self.window, self.address = window, address
 
-    def shown(self, selector: str, text: str = "") -> list[WebElement]:
-        """The visible elements with this text in them."""
+    def visible_elements(self, selector: str, text: str = "") -> list[WebElement]:
+        """Return the visible elements that contain a text."""
         found = []
         for each in self.window.find_elements(By.CSS_SELECTOR, selector):
             try:
@@ -127,7 +127,9 @@ class Lab:
         return found
 
     def wait(self, selector: str, text: str = "", seconds: float = SHOWN_SECONDS) -> WebElement:
-        return wait_until(lambda: self.shown(selector, text), f"{selector} with {text!r} is shown", seconds)[0]
+        return wait_until(lambda: self.visible_elements(selector, text), f"{selector} with {text!r} is shown", seconds)[
+            0
+        ]
 
     def open(self, path: str = "") -> None:
         where = f"/lab/workspaces/course/tree/{path}" if path else "/"
@@ -141,17 +143,17 @@ class Lab:
     def click(self, selector: str, text: str) -> None:
         self.wait(selector, text).click()
 
-    def questions(self) -> list[str]:
-        """Dialogs, and notes in a corner, such as the offer of news."""
-        return [each.text for each in self.shown(".jp-Dialog, .Toastify__toast")]
+    def open_dialogs(self) -> list[str]:
+        """Return the texts of dialogs and notifications."""
+        return [each.text for each in self.visible_elements(".jp-Dialog, .Toastify__toast")]
 
-    def kernel(self) -> str:
-        """What JupyterLab says of the kernel of the notebook in front."""
-        found = self.shown(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
+    def kernel_status(self) -> str:
+        """Return the kernel status of the active notebook."""
+        found = self.visible_elements(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
         return " ".join(each.get_attribute("data-status") or each.text for each in found)
 
-    def follow(self, path: str) -> None:
-        """Click the link to this file of the repository, in the notebook that is in front."""
+    def click_link(self, path: str) -> None:
+        """Click the link to a file of the repository in the active notebook."""
         link = f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook a[href*='/files/{path}']"
         found = wait_until(lambda: self.window.find_elements(By.CSS_SELECTOR, link), link, SHOWN_SECONDS)[-1]
         self.window.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
@@ -164,29 +166,29 @@ def lab(browser: webdriver.Chrome, server: str) -> Lab:
     return Lab(browser, server)
 
 
-def test_lesson_00_is_open_with_its_contents_beside_it(lab):
+def test_lesson_00_opens_with_table_of_contents(lab):
     lab.open()
     lab.wait(".jp-Notebook h1")
     lab.wait(".jp-TableOfContents .jp-tocItem")
-    assert lab.questions() == []
+    assert lab.open_dialogs() == []
 
 
-def test_links_at_the_end_of_a_lesson_open_the_next_one_its_solution_and_readme(lab):
+def test_links_at_end_of_lesson_open_their_targets(lab):
     lab.open(f"work/{NEXT_TO_LAST}")
-    lab.follow(f"work/{LAST}")
+    lab.click_link(f"work/{LAST}")
     lab.tab(LAST)
     solution = LAST.replace(".ipynb", "_solution.ipynb")
-    lab.follow(f"work/solutions/{solution}")
+    lab.click_link(f"work/solutions/{solution}")
     lab.tab(solution)
-    lab.follow(f"work/{LAST}")  # and back
+    lab.click_link(f"work/{LAST}")  # and back
     lab.tab(LAST)
-    lab.follow("README.md")
+    lab.click_link("README.md")
     lab.tab("README.md")
     lab.wait(".jp-MarkdownViewer h1", "Distributed GNN training with DGL")
 
 
 def code_cells(notebook: Path) -> list[Any]:
-    """Of a notebook that JupyterLab may be saving at this moment."""
+    """Read a notebook that JupyterLab may be saving at this moment."""
 
     def cells() -> list[Any] | None:
         with contextlib.suppress(NotJSONError):
@@ -196,7 +198,7 @@ def code_cells(notebook: Path) -> list[Any]:
     return wait_until(cells, "the notebook is saved", SHOWN_SECONDS)
 
 
-def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(lab, checkout):
+def test_run_all_completes_and_leaves_checkout_unchanged(lab, checkout):
     notebook = checkout / "work" / LESSON
     # What is sent to a kernel that is just starting is sometimes lost: its cells stay [*], and the kernel idle.
     # JupyterLab can also miss the message that a new kernel is idle. A reload asks for the state again.
@@ -204,17 +206,17 @@ def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(
         lab.open(f"work/{LESSON}")
         lab.wait(".jp-NotebookPanel:not(.lm-mod-hidden) h1")
         with contextlib.suppress(WaitedTooLong):
-            wait_until(lambda: lab.kernel().endswith("idle"), "the kernel is idle", seconds)
+            wait_until(lambda: lab.kernel_status().endswith("idle"), "the kernel is idle", seconds)
             break
-    assert lab.kernel().endswith("idle")
+    assert lab.kernel_status().endswith("idle")
     lab.click(".lm-MenuBar-itemLabel", "Run")
     lab.click(".lm-Menu-itemLabel", "Run All Cells")
 
     def waiting() -> bool:
-        """Whether some cell has not run yet, in what has just been saved."""
+        """Whether the saved notebook has a cell that has not run."""
         lab.window.find_element(By.CSS_SELECTOR, "body").send_keys(Keys.CONTROL, "s")
         time.sleep(0.5)
-        assert lab.questions() == []  # a dialog would keep the notebook from being saved
+        assert lab.open_dialogs() == []  # a dialog would keep the notebook from being saved
         return any(cell.execution_count is None for cell in code_cells(notebook))
 
     wait_until(waiting, "the first cell runs", SHOWN_SECONDS)
@@ -224,5 +226,5 @@ def test_run_all_of_a_lesson_comes_to_its_end_and_leaves_the_checkout_as_it_was(
     for cell in cells:
         wrong = [output for output in cell.outputs if output.output_type == "error"]
         assert not wrong or "raises-exception" in cell.metadata.get("tags", []), wrong
-    assert lab.questions() == []
+    assert lab.open_dialogs() == []
     assert git(checkout, "status", "--short") == ""

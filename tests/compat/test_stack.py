@@ -46,7 +46,7 @@ def fake_dgl(tmp_path, monkeypatch) -> str:
     return str(tmp_path)
 
 
-def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatch):
+def test_real_graphbolt_is_imported_if_its_library_exists(fake_dgl, monkeypatch):
     for version in ("2.2.1", "2.2.1+cu121", "2.0.0"):
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
         assert stack.Finder().find_spec("dgl.graphbolt", [fake_dgl]) is None
@@ -54,7 +54,7 @@ def test_the_real_graphbolt_is_used_where_dgl_has_a_library(fake_dgl, monkeypatc
     assert "torchdata.datapipes" in stack.graphbolt_problem([fake_dgl])
 
 
-def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypatch):
+def test_missing_graphbolt_raises_with_versions(fake_dgl, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0+cpu"))
     spec = stack.Finder().find_spec("dgl.graphbolt", [fake_dgl])
     module = importlib.util.module_from_spec(spec)
@@ -68,7 +68,7 @@ def test_every_use_of_a_missing_graphbolt_names_the_versions(fake_dgl, monkeypat
     assert not isinstance(3, module.FusedCSCSamplingGraph)  # a DGL server checks this for each graph
 
 
-def test_this_stack_has_graphbolt_s_files_if_it_has_graphbolt(small_dataset, tmp_path):
+def test_graphbolt_files_exist_if_graphbolt_is_available(small_dataset, tmp_path):
     assert (stack.graphbolt_problem() is None) is HAS_LIBRARY
     partition = partition_dataset(small_dataset, 2, tmp_path / "parts", method="random")
     assert ("part0/fused_csc_sampling_graph.pt" in partition.manifest["files"]) is HAS_LIBRARY
@@ -84,7 +84,7 @@ def test_import_dgl_in_a_notebook_prints_no_warning(before):
     assert noise == []
 
 
-def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
+def test_launched_script_does_not_import_tutorial_lib(tmp_path):
     """Every process of a job loads the hook."""
     code = OTHER_TORCH + (
         "import sys, dgl, dgl.distributed; print('tutorial_lib' in sys.modules)\n"
@@ -100,7 +100,7 @@ def test_a_script_of_a_job_needs_no_tutorial_lib(tmp_path):
     )
 
 
-def test_a_program_without_tutorial_lib_and_without_a_job_can_import_dgl():
+def test_program_outside_a_job_can_import_dgl():
     """Lessons start such programs in the environments of ``make``. There, the hook changes nothing."""
     code = "import sys; print(sum(hasattr(f, 'tutorial_lib_finder') for f in sys.meta_path))\n"
     code += "import dgl; print('tutorial_lib' in sys.modules, dgl.graph(([0], [0])).num_edges())"
@@ -122,7 +122,7 @@ SOON = "from tutorial_lib.compat.settings import shorten_server_sleep; shorten_s
 
 
 @pytest.mark.parametrize(("before", "slept"), [(SOON, "[0.3, 1]"), ("", "[3, 1]")])
-def test_only_servers_of_tutorial_lib_sleep_less(tmp_path, before, slept):
+def test_only_servers_of_tutorial_lib_poll_faster(tmp_path, before, slept):
     """Scripts under ``launch`` use an unchanged DGL, also in the server process."""
     job = {"TUTORIAL_LOG_DIR": str(tmp_path), "TUTORIAL_INDEX": "0", "TUTORIAL_ROLE": "server"}
     job["TUTORIAL_RANKED"] = "0"
@@ -136,7 +136,7 @@ ASKS = "try:\n    from outdated import asked\nexcept ImportError:\n    asked = N
 
 
 @pytest.mark.parametrize("installed", ["import tutorial_lib\n", ""])
-def test_only_ogb_does_not_find_the_package_outdated(tmp_path, installed):
+def test_only_ogb_cannot_import_outdated(tmp_path, installed):
     """All other modules can import ``outdated``. The hook does the same for a script."""
     (tmp_path / "ogb").mkdir()
     (tmp_path / "ogb" / "__init__.py").write_text("from ogb.version import asked\n")

@@ -18,7 +18,7 @@ def tiny(tmp_path_factory) -> Dataset:
     return load_academic(scale=TINY, root=tmp_path_factory.mktemp("tiny"))
 
 
-def test_the_generated_data_have_not_changed(tiny, tmp_path):
+def test_generated_data_are_unchanged(tiny, tmp_path):
     """A deliberate change increases ``VERSION`` and changes this test."""
     assert tiny.fingerprint() == "c282e7eaa15674cbe6c4b302da3a9bd404b57da1241ab793a948633567a3b609"
     for seed, same in ((0, True), (0, True), (1, False)):
@@ -45,7 +45,7 @@ def test_types_relations_and_their_reverses(tiny):
     assert sum(tiny.split_counts().values()) == graph.num_nodes("paper")
 
 
-def test_a_relation_without_edges_is_named():
+def test_relation_without_edges_is_an_error():
     graph = dgl.heterograph({("a", "r", "b"): ([0], [0]), ("b", "s", "a"): ([], [])})
     graph.nodes["a"].data["label"] = torch.zeros(1, dtype=torch.int64)
     with pytest.raises(InputError, match=r"no node or edge of type \('b', 's', 'a'\)"):
@@ -57,7 +57,7 @@ def cut(tiny, tmp_path_factory):
     return partition_dataset(tiny, 2, tmp_path_factory.mktemp("academic") / "p")
 
 
-def test_every_part_gets_its_share_of_nodes(cut, tiny):
+def test_parts_are_balanced_by_node_type(cut, tiny):
     report = cut.report
     assert report.edge_cut_share < 0.5  # two random parts cut half of the edges
     assert max(report.nodes) < 1.07 * min(report.nodes)
@@ -67,7 +67,7 @@ def test_every_part_gets_its_share_of_nodes(cut, tiny):
     assert partition_dataset(tiny, 2, cut.folder).reused
 
 
-def test_maps_by_type_lead_back_to_the_original(cut, tiny):
+def test_typed_id_maps_restore_original_graph(cut, tiny):
     """D19. Inner edges go by relation and then by destination. Types are int16 for nodes and int32 for edges."""
     graph = tiny.graph
     seen = dict.fromkeys(graph.ntypes, 0)
@@ -106,7 +106,7 @@ def test_maps_by_type_lead_back_to_the_original(cut, tiny):
         assert sorted(ids) == list(range(graph.num_nodes(name)))
 
 
-def test_a_part_may_have_no_node_of_some_type(tiny, tmp_path):
+def test_part_without_nodes_of_some_type(tiny, tmp_path):
     """D23. DGL's writer fails here. The parts can still be loaded, and the maps cover every node and edge."""
     sizes = [tiny.graph.num_nodes(kind) for kind in tiny.graph.ntypes]
     part_of = np.arange(sum(sizes)) % 2

@@ -22,7 +22,7 @@ COMPUTERS = "amazon_co_buy_computer"
 
 
 def toy_arrays() -> dict[str, np.ndarray]:
-    """One self loop, one pair stored both ways, node 4 without an edge; feature column 0 constant."""
+    """Arrays with a self loop, a pair in both directions, an isolated node 4, and a constant feature column 0."""
     rows, columns = zip(*PAIRS, strict=True)
     features = (np.random.RandomState(0).rand(N, F) < 0.4).astype(np.float32)
     features[:, 0] = 1
@@ -57,7 +57,7 @@ def error_of(load: Callable[[], object]) -> InputError:
 
 
 def test_toy_edges_and_node_data(toy: Path):
-    """Every edge by hand: both ways, once, without self loops."""
+    """The edges equal a manual list, in both directions, without duplicates and self loops."""
     dataset = load_dataset(toy)
     graph = dataset.graph
     edges = list(zip(*(end.tolist() for end in graph.edges()), strict=True))
@@ -93,13 +93,13 @@ def test_split_is_seeded(toy: Path):
     assert load_user_graph(toy).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
 
 
-def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
-    """DGL's own loader reads the file in the folder where DGL keeps it. The graphs agree up to DGL's renumbering."""
+def test_real_computers_graph_equals_dgl_loader(computers: Path, tmp_path: Path):
+    """DGL's loader reads the file from DGL's folder. The graphs agree up to DGL's renumbering."""
     import dgl
 
     class Place(dgl.data.AmazonCoBuyComputerDataset):
         def _load(self) -> None:
-            """Only the names of the folders."""
+            """Set only the names of the folders."""
 
     folder = Path(Place(raw_dir=str(tmp_path)).raw_path)
     folder.mkdir()
@@ -127,7 +127,7 @@ def test_real_computers_are_the_same_as_in_dgl(computers: Path, tmp_path: Path):
         ("ogbn-arxiv", "snap.stanford.edu", "arxiv.zip"),
     ],
 )
-def test_by_name_not_there(tmp_path: Path, name: str, address: str, file: str):
+def test_missing_data_set_names_its_download(tmp_path: Path, name: str, address: str, file: str):
     error = error_of(lambda: load_dataset(name, root=tmp_path))
     assert error.message == f"{name} is not in {tmp_path}"
     for needed in (address, "MB", str(tmp_path / file), "download"):
@@ -135,8 +135,8 @@ def test_by_name_not_there(tmp_path: Path, name: str, address: str, file: str):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_download_is_kept_if_it_is_whole(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It is DGL's zip file, which a user may also put into the folder."""
+def test_only_complete_download_is_kept(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A user can also copy DGL's zip file into the folder."""
     root, source = tmp_path / "root", tmp_path / "source" / "dataset" / f"{COMPUTERS}.zip"
     source.parent.mkdir(parents=True)
     with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as zipped:
@@ -191,7 +191,7 @@ def test_wrong_content(tmp_path: Path, key: str, change: Callable[[np.ndarray], 
 
 
 def test_pickle_is_never_run(tmp_path: Path):
-    """A pickle that would create a file is not run. An array that nobody needs may be pickled, as in gnn-benchmark."""
+    """A pickle that would create a file is not loaded. Unused arrays can be pickled, as in gnn-benchmark."""
 
     class Trap:
         def __reduce__(self):
@@ -204,7 +204,7 @@ def test_pickle_is_never_run(tmp_path: Path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_own_masks_take_the_place_of_a_random_split(toy: Path):
+def test_masks_in_file_replace_random_split(toy: Path):
     masks = {name: np.arange(N) % 3 == number for number, name in enumerate(MASKS)}
     dataset = load_user_graph(save(toy, toy_arrays() | masks))
     assert all((dataset.graph.ndata[name].numpy() == mask).all() for name, mask in masks.items())

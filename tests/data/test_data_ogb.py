@@ -95,7 +95,7 @@ def test_products_has_the_reverse_edges_of_ogb(tmp_path: Path):
     assert sorted(edges_of(dataset)) == sorted([(s, t) for s, t in ROWS.tolist()] + [(t, s) for s, t in ROWS.tolist()])
 
 
-def test_a_missing_or_damaged_file_is_named_and_leaves_no_cache(toy: Path):
+def test_missing_or_damaged_file_is_named_and_not_cached(toy: Path):
     for name in NEEDED:
         content = (toy / name).read_bytes()
         (toy / name).unlink()
@@ -109,7 +109,7 @@ def test_a_missing_or_damaged_file_is_named_and_leaves_no_cache(toy: Path):
         (toy / name).write_bytes(content)
 
 
-def test_an_edge_to_no_node_is_damage(toy: Path):
+def test_edge_to_missing_node_is_an_error(toy: Path):
     _write_gz(toy / "raw" / "edge.csv.gz", ROWS + 1000)
     assert "is incomplete or damaged" in error_of(toy.parent).message
 
@@ -126,7 +126,7 @@ def test_features_can_be_missing_or_dropped(toy: Path):
     assert "feat" not in load_ogb("ogbn-arxiv", root=toy.parent, features=False).graph.ndata
 
 
-def test_a_damaged_cache_is_named_and_a_pickled_split_is_not_read(toy: Path):
+def test_damaged_cache_is_named_and_pickled_split_is_not_read(toy: Path):
     """ogb's loader would unpickle the split, which can run any code."""
     torch.save({"train": torch.zeros(1)}, toy / "split" / "time" / "split_dict.pt")
     assert load_ogb("ogbn-arxiv", root=toy.parent).split_counts()["train_mask"] == len(PARTS["train"])
@@ -134,7 +134,7 @@ def test_a_damaged_cache_is_named_and_a_pickled_split_is_not_read(toy: Path):
     assert f"{toy}: is incomplete or damaged" in error_of(toy.parent).message
 
 
-def test_zip_is_unpacked_into_its_folder_and_kept(toy_zip: Path):
+def test_zip_is_extracted_and_kept(toy_zip: Path):
     for member in ("arxiv/../../out.txt", "/tmp/out-of-a-zip.txt"):
         with zipfile.ZipFile(toy_zip, "a") as zipped:
             zipped.writestr(member, "x")
@@ -146,7 +146,7 @@ def test_zip_is_unpacked_into_its_folder_and_kept(toy_zip: Path):
     assert not Path("/tmp/out-of-a-zip.txt").exists()
 
 
-def test_bad_zip_leaves_nothing(toy_zip: Path):
+def test_bad_zip_leaves_no_files(toy_zip: Path):
     whole = toy_zip.read_bytes()
     for content in (whole[: len(whole) // 2], b"<html>moved</html>", whole[:500] + bytes(400) + whole[900:]):
         toy_zip.write_bytes(content)

@@ -23,13 +23,13 @@ def with_node_data(**changes):
         ({"val_mask": torch.zeros(8, dtype=torch.bool)}, "val_mask selects no node"),
     ],
 )
-def test_each_fault_is_named(changes, words):
+def test_each_invalid_field_is_named(changes, words):
     with pytest.raises(InputError, match=words) as caught:
         check_dataset(with_node_data(**changes))
     assert "\n" not in caught.value.message
 
 
-def test_an_empty_graph_is_refused_and_a_graph_without_features_can_pass():
+def test_empty_graph_is_refused_and_features_are_optional():
     dataset = tiny_dataset()
     assert check_dataset(dataset) is dataset
     del dataset.graph.ndata["feat"]
@@ -56,7 +56,7 @@ def test_wrong_arguments(arguments, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_fingerprint_sees_every_part():
+def test_fingerprint_depends_on_every_field():
     longer, other = with_node_data(), with_node_data()
     longer.structure = dgl.add_edges(longer.graph, 0, 2)
     other.graph.edata["length"] = torch.zeros(18)

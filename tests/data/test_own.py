@@ -1,4 +1,4 @@
-"""Graphs of your own from tables and arrays: content, and errors with file, line and remedy."""
+"""Graphs of users from tables and arrays, and errors that name file, line and remedy."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["csv", "parquet"])
-def test_texts_as_ids_and_labels(how, folder):
+def test_text_ids_and_labels(how, folder):
     """D20. Nodes are in the order of their table. A node without a label is in no split. Edges stay directed."""
     for path in folder.glob("*.csv") if how == "parquet" else ():
         options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=[""])
@@ -46,7 +46,7 @@ def test_texts_as_ids_and_labels(how, folder):
     assert json.loads(json.dumps(dataset.info)) == dataset.info
 
 
-def test_ids_stay_as_they_are_written(tmp_path):
+def test_text_ids_are_not_converted(tmp_path):
     """D20. Texts that look like a number, a missing value or a date, and the byte order mark of Excel."""
     names, splits = ["007", "7", "NA", "2020-01-01", "true"], ["train", "val", "test", "train", "test"]
     rows = [f"{name},{k % 2},1.5,{split}\n" for k, (name, split) in enumerate(zip(names, splits, strict=True))]
@@ -58,7 +58,7 @@ def test_ids_stay_as_they_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["csv.gz", "npy"])
-def test_the_same_graph_from_every_kind_of_file(small_dataset: Dataset, tmp_path, how):
+def test_all_file_formats_give_the_same_graph(small_dataset: Dataset, tmp_path, how):
     graph, edges = small_dataset.graph, torch.stack(small_dataset.graph.edges(order="eid"))
     write_files(tmp_path, {f"{name}.npy": value.numpy() for name, value in graph.ndata.items()})
     if how == "npy":
@@ -72,7 +72,7 @@ def test_the_same_graph_from_every_kind_of_file(small_dataset: Dataset, tmp_path
     assert found.ids is None
 
 
-def test_whole_numbers_are_the_nodes_without_a_table_of_nodes(tmp_path):
+def test_integer_ids_without_node_table(tmp_path):
     write_files(tmp_path, {"edges.csv": "src,dst\n30,10\n10,20\n", "label.npy": np.array([0, 1, 0])})
     with pytest.raises(InputError, match=r"edges.csv, line 2: src 30 is not among the nodes, 0 to 2"):
         load_dataset(tmp_path, features=False)
@@ -101,14 +101,14 @@ def test_errors_name_file_and_line(folder, files, message):
         load_dataset(folder)
 
 
-def test_ids_that_are_no_numbers_of_nodes(tmp_path):
+def test_sparse_integer_ids_are_refused(tmp_path):
     """D20. Sparse IDs are an error, because they would give a graph of mostly isolated nodes."""
     write_files(tmp_path, {"edges.csv": "src,dst\n0,1000000000000\n"})
     with pytest.raises(InputError, match="IDs run from 0 to 1000000000000, and nearly all of these nodes"):
         load_dataset(tmp_path)
 
 
-def test_numbers_on_one_side_and_texts_on_the_other(tmp_path):
+def test_mixed_integer_and_text_ids_are_refused(tmp_path):
     """D20."""
     write_files(tmp_path, {"edges.csv": "src,dst\n7,a\n8,b\n"})
     dataset = load_dataset(tmp_path, features=False)
@@ -117,7 +117,7 @@ def test_numbers_on_one_side_and_texts_on_the_other(tmp_path):
 
 
 def test_graphs_without_labels_can_be_partitioned(tmp_path):
-    """There is no label, no mask and no split. The report counts no training nodes."""
+    """The parts have no labels, masks or split, and the report counts no training nodes."""
     edges = np.stack([np.arange(12), np.roll(np.arange(12), 1)])
     write_files(tmp_path, {"edges.npy": edges, "feat.npy": np.ones((12, 3))})
     dataset = load_dataset(tmp_path)
@@ -127,7 +127,7 @@ def test_graphs_without_labels_can_be_partitioned(tmp_path):
     assert not partition.manifest["dataset"]["masks"]
 
 
-def test_float_labels_with_gaps(tmp_path):
+def test_float_labels_with_missing_values(tmp_path):
     """A node without a label is in no part of the random split, which depends on the seed alone."""
     np.save(tmp_path / "edges.npy", np.stack([np.arange(20), np.roll(np.arange(20), 1)]))
     np.save(tmp_path / "label.npy", np.where(np.arange(20) == 3, np.nan, np.arange(20) % 2))
@@ -137,7 +137,7 @@ def test_float_labels_with_gaps(tmp_path):
     assert dataset.fingerprint() == again.fingerprint() != load_dataset(tmp_path, features=False).fingerprint()
 
 
-def test_a_partition_keeps_the_ids_and_is_that_of_these_ids(folder, tmp_path_factory):
+def test_partition_stores_user_ids_and_depends_on_them(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("parts") / "two"
     partition = partition_dataset(load_dataset(folder), 2, out, method="random")
     assert read_ids(partition.folder).to_pylist() == ["ann", "bob", "cy", "dee"]

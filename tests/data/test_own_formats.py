@@ -1,4 +1,4 @@
-"""Graphs of your own with several types of nodes, and files of ``dgl.save_graphs``."""
+"""Graphs of users with several node types, and files of ``dgl.save_graphs``."""
 
 import csv
 import json
@@ -56,8 +56,8 @@ def contents(graph: dgl.DGLGraph) -> list:
     return [graph.ntypes, {relation: ends(graph, relation) for relation in relations}, tensors]
 
 
-def test_several_types_by_graph_yaml(typed):
-    """A type is a folder, a table or a number of nodes, or the edges name its nodes."""
+def test_graph_yaml_with_several_types(typed):
+    """A node type is a folder, a table, a number of nodes, or the set of nodes in the edges."""
     dataset = load_dataset(typed)
     graph, papers = dataset.graph, dataset.target_data
     assert {kind: graph.num_nodes(kind) for kind in graph.ntypes} == {"author": 2, "field": 3, "paper": 3, "venue": 2}
@@ -70,7 +70,7 @@ def test_several_types_by_graph_yaml(typed):
     check_data("hetero", dataset_description(dataset))
 
 
-def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_labels(typed):
+def test_graph_yaml_reverse_edges_and_target(typed):
     graph = load_dataset(typed, add_reverse_edges=True).graph
     assert len(graph.canonical_etypes) == 8
     assert ends(graph, ("paper", "rev-writes", "author")) == [[0, 1, 2, 2], [0, 0, 1, 1]]
@@ -90,13 +90,13 @@ def test_reverse_edges_are_relations_and_the_key_target_selects_the_type_with_la
         ({"writes.csv": "author,paper\nann,p1\nann,p9\n"}, "writes.csv, line 3: paper p9 is not among the nodes"),
     ],
 )
-def test_mistakes_of_several_types(typed, files, message):
+def test_graph_yaml_mistakes_are_named(typed, files, message):
     write_files(typed, files)
     with pytest.raises(InputError, match=message):
         load_dataset(typed, features=False)
 
 
-def test_a_file_of_save_graphs(typed, tmp_path):
+def test_load_file_of_save_graphs(typed, tmp_path):
     """The graph keeps its types, the order of its edges, and all node and edge data."""
     whole = tiny_dataset().graph
     whole.edata["length"] = torch.arange(whole.num_edges())
@@ -123,7 +123,7 @@ def test_other_files_are_refused_with_a_remedy(tmp_path):
 
 
 @pytest.mark.whole_run
-def test_an_own_graph_of_several_types_is_trained_by_the_command_line(tmp_path):
+def test_train_user_graph_with_several_types(tmp_path):
     """The label of a paper depends on its author. Predictions have the IDs of the papers."""
     rng = np.random.default_rng(0)
     folder, author = tmp_path / "mine", rng.integers(0, 40, 400)

@@ -1,4 +1,4 @@
-"""Damaged and hostile graphs of your own: a command prints one error, exits with code 2, and runs no code."""
+"""Damaged and malicious graphs: a command prints one error, exits with code 2, and runs no code of the graph."""
 
 import gzip
 import os
@@ -32,14 +32,14 @@ def header(shape: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
-class Runs:
-    """Unpickled, it makes a file."""
+class FileOnUnpickle:
+    """Creates a file when it is unpickled."""
 
     def __reduce__(self) -> tuple:
         return os.system, ("touch executed",)
 
 
-PICKLE = pickle.dumps(Runs())
+PICKLE = pickle.dumps(FileOnUnpickle())
 # The file that is written into the valid graph, its content (None: it is a pipe), and the message.
 CASES = {
     "pickle as .npy": ("label.npy", PICKLE, "label.npy: cannot be read"),
@@ -56,7 +56,7 @@ CASES = {
 }
 
 
-def ends_with_a_sentence(run_here: Callable, command: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def assert_one_line_error(run_here: Callable, command: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = run_here(*command)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
@@ -65,7 +65,7 @@ def ends_with_a_sentence(run_here: Callable, command: tuple[str, ...], message: 
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_a_broken_graph_ends_with_a_sentence(what, folder, run_here, tmp_path):
+def test_malformed_graph_gives_one_line_error(what, folder, run_here, tmp_path):
     name, content, message = CASES[what]
     if name.startswith("edges"):
         (folder / "edges.csv").unlink()
@@ -74,14 +74,14 @@ def test_a_broken_graph_ends_with_a_sentence(what, folder, run_here, tmp_path):
     else:
         (folder / name).write_bytes(content)
     path = folder / name if name.startswith("g.") else folder
-    ends_with_a_sentence(run_here, ("data", str(path)), message, tmp_path)
+    assert_one_line_error(run_here, ("data", str(path)), message, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["partition --parts 2 --out parts", "train --single-process --out run"])
-def test_the_other_commands_end_alike(command, folder, run_here, tmp_path):
+def test_other_commands_give_one_line_error(command, folder, run_here, tmp_path):
     (folder / "feat.npy").write_bytes(header(f"({2**70}, 2)"))
     words = (*command.split(), "--dataset", str(folder), "--root", str(tmp_path / "root"))
-    ends_with_a_sentence(run_here, words, "feat.npy: cannot be read", tmp_path)
+    assert_one_line_error(run_here, words, "feat.npy: cannot be read", tmp_path)
 
 
 def test_a_graph_larger_than_memory_is_an_error(folder, run_here, tmp_path, monkeypatch):
@@ -90,10 +90,10 @@ def test_a_graph_larger_than_memory_is_an_error(folder, run_here, tmp_path, monk
     (folder / "edges.csv.gz").write_bytes(gzip.compress(b"src,dst\n" + b"0,1\n" * 500_000))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
     text = "edges.csv.gz: cannot be read: the content does not fit in memory"
-    ends_with_a_sentence(run_here, ("data", str(folder)), text, tmp_path)
+    assert_one_line_error(run_here, ("data", str(folder)), text, tmp_path)
 
 
-def test_a_misspelled_file_is_a_warning(folder, run_here):
+def test_misspelled_file_name_is_a_warning(folder, run_here):
     (folder / "label.npy").rename(folder / "labels.npy")
     assert f"warning: {folder}: labels.npy is not read" in run_here("data", str(folder)).stderr
     (folder / "labels.npy").unlink()

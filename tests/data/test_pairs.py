@@ -17,7 +17,7 @@ from tutorial_lib.trainer.config import TrainConfig
 
 @pytest.fixture
 def both(tmp_path, monkeypatch) -> tuple[Dataset, Dataset]:
-    """A generated data set as pairs and as a DGLGraph, with pieces so small that there are several."""
+    """A generated data set as pairs and as a DGLGraph, made in several small chunks."""
     monkeypatch.setattr(base, "EDGES_PER_READ", 10_007)
     monkeypatch.setattr(writer, "FEATURE_ROWS", 1009)
     monkeypatch.setattr(base, "LARGE", 0)
@@ -29,7 +29,7 @@ def both(tmp_path, monkeypatch) -> tuple[Dataset, Dataset]:
     return kept, made
 
 
-def test_pairs_have_what_the_graph_has(both):
+def test_pairs_equal_the_graph(both):
     kept, made = both
     assert (kept.structure.num_nodes(), kept.structure.num_edges()) == (made.graph.num_nodes(), made.graph.num_edges())
     assert kept.fingerprint() == made.fingerprint()
@@ -40,7 +40,7 @@ def test_pairs_have_what_the_graph_has(both):
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "random"])
-def test_parts_are_the_same_files(method, both, tmp_path):
+def test_parts_of_pairs_and_graph_are_identical_files(method, both, tmp_path):
     kept, made = (
         partition_dataset(dataset, 3, tmp_path / name, method=method)
         for name, dataset in zip(("kept", "made"), both, strict=True)
@@ -75,7 +75,7 @@ def test_release_pages_releases_memory_and_keeps_changes(tmp_path):
     assert low[-1] == 19_999_999
 
 
-def test_a_large_graph_has_no_edge_map_and_no_link_prediction(both, tmp_path, monkeypatch):
+def test_large_graph_without_edge_map_refuses_link_prediction(both, tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "MOST_MAPPED", 1000)
     done = partition_dataset(both[0], 2, tmp_path / "parts", method="random")
     assert not (tmp_path / "parts" / "edge_map.npy").exists()

@@ -29,7 +29,7 @@ def small(tmp_path_factory) -> Dataset:
     return load_products(scale=0.01, root=tmp_path_factory.mktemp("small"))
 
 
-def test_the_generated_data_have_not_changed(tiny, tmp_path):
+def test_generated_data_are_unchanged(tiny, tmp_path):
     """Documented losses depend on the data. A deliberate change increases ``VERSION`` and changes this test."""
     assert tiny.fingerprint() == "7081479c279e0b64ddf871af3dc57c6e5d9595563cbef47bdd8038b9827bcea7"
     other = load_products(scale=TINY, seed=1, root=tmp_path)
@@ -38,7 +38,7 @@ def test_the_generated_data_have_not_changed(tiny, tmp_path):
 
 @pytest.mark.parametrize("scale", [TINY, 0.01])
 def test_shape(scale, tiny, small):
-    """Edges go both ways, without loops. The tiny graph has many duplicate edges, which are replaced."""
+    """Edges have both directions and no self loops. Duplicate edges, of which the tiny graph has many, are replaced."""
     graph = check_dataset(tiny if scale == TINY else small).graph
     assert graph.num_nodes() == round(2_449_029 * scale)
     assert (small.num_features, small.num_classes) == (100, 47)
@@ -73,7 +73,7 @@ def test_degrees_homophily_and_clustering(small):
     assert 0.3 <= found["clustering"] <= 0.5
 
 
-def test_cache_is_used_and_gives_the_same_bytes(tiny, tmp_path, monkeypatch, capsys):
+def test_cached_data_are_identical(tiny, tmp_path, monkeypatch, capsys):
     loaded = load_products(scale=TINY, root=tmp_path)
     assert os.listdir(tmp_path / "cache") == [CACHE]
     monkeypatch.setattr(synthetic, "sample_nodes", None)  # the data are not generated again
@@ -94,7 +94,7 @@ def test_damaged_cache_is_generated_again(tiny, tmp_path, capsys):
         assert os.listdir(tmp_path / "cache") == [CACHE]
 
 
-def test_full_disk_costs_the_cache_and_not_the_data(tiny, tmp_path, monkeypatch, capsys):
+def test_full_disk_prevents_caching_only(tiny, tmp_path, monkeypatch, capsys):
     def full(path: Path, array: np.ndarray) -> None:
         path.write_bytes(array.tobytes()[:100])
         raise OSError(28, "No space left on device")
@@ -105,7 +105,7 @@ def test_full_disk_costs_the_cache_and_not_the_data(tiny, tmp_path, monkeypatch,
     assert os.listdir(tmp_path / "cache") == []
 
 
-def test_two_processes_at_once_with_different_thread_counts(tiny, tmp_path):
+def test_concurrent_generation_with_different_thread_counts(tiny, tmp_path):
     code = (
         "import sys, pathlib; from tutorial_lib.data.synthetic import load_products\n"
         "print(load_products(scale=0.002, root=pathlib.Path(sys.argv[1])).fingerprint())\n"

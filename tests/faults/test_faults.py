@@ -1,4 +1,4 @@
-"""The fault matrix: one fault each into a real job on two machines. The cause is named, nothing is left, in time."""
+"""The fault matrix: each test injects a fault into a real job and checks the cause, the cleanup and the time."""
 
 import contextlib
 import importlib.metadata
@@ -14,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import heed_ctrl_c, trainers_of, wait_for_event, wait_until
+from commands import find_trainers, restore_default_signals, wait_for_event, wait_until
 from fault_support import (
     CLEAN_EXIT_SECONDS,
     SILENT_NETWORK_SECONDS,
+    JobRun,
     RunningJob,
-    coordinator_of,
-    examine,
     plan_of,
+    run_checks,
 )
 from preflight_support import flip_last_bit
 from runtime_support import MARK, marked_processes
@@ -40,28 +40,28 @@ ENDLESS, RANK_1 = "loop:1000000", "trainer 0 (rank 1) on machine-1"
 
 @pytest.fixture
 def cluster(emulation, request) -> Iterator[EmulatedBackend]:
-    """Two emulated machines, switched on."""
+    """Two running emulated machines."""
     with EmulatedBackend(2, **getattr(request, "param", {})) as machines:
         yield machines
 
 
 @pytest.fixture
 def start(cluster, partition_of, tmp_path) -> Callable[..., RunningJob]:
-    """``start(fault, rank)``: a job on the two machines; an endless one has made some steps already."""
+    """``start(fault, rank)`` starts a job on the two machines. An endless job has finished some steps."""
 
     def job(fault: str = ENDLESS, rank: str = "-", limits: Limits = Limits(), **fields) -> RunningJob:
         running = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, fault, rank, **fields), limits)
         if fault.startswith("loop"):
             running.wait_for("beat", 20)
-        running.fault_now()
+        running.start_fault_clock()
         return running
 
     return job
 
 
 @pytest.fixture
-def end(saw, tmp_path) -> Callable[..., JobFailed]:
-    """``end(job, fault)``: how a job failed, in time; a row of the table."""
+def end(record_fault, tmp_path) -> Callable[..., JobFailed]:
+    """``end(job, fault)`` returns the failure of a job within the time limit and records it."""
 
     def wait(job: RunningJob, fault: str, limit: float = CLEAN_EXIT_SECONDS) -> JobFailed:
         error, seconds = job.end()
@@ -69,7 +69,7 @@ def end(saw, tmp_path) -> Callable[..., JobFailed]:
             seconds = time.time() - float(noted.read_text())
         assert isinstance(error, JobFailed)
         assert seconds < limit
-        saw(fault, error, seconds)
+        record_fault(fault, error, seconds)
         return error
 
     return wait
@@ -88,7 +88,7 @@ LEFT = "ended with exit code 0 while other ranks were running"
         ("os._exit(0)", {"forks": False, "trainers": 2}, f"trainer 1 (rank 1) on machine-0: {LEFT}", ""),
     ],
 )
-def test_a_process_that_fails_by_itself(fault, fields, said, in_the_tail, start, end):
+def test_failing_process_is_the_reported_cause(fault, fields, said, in_the_tail, start, end):
     """D15, L10, L14. A trainer that fails exits without waiting for others. Its exception is read before its exit code.
 
     The exception of a sampler is the cause, not the trainer's wait for the sampler.
@@ -121,7 +121,7 @@ def test_sigkill(role, index, fields, words, cluster, start, end):
     assert set(temporary.glob("pymp-*")) == before
 
 
-def test_an_abort_is_not_the_first_cause(cluster, start):
+def test_abort_of_trainer_is_not_the_cause(cluster, start):
     """L15. A trainer that DGL aborts, because its server is gone, can be reported before the server."""
     job = start()
     job.signal(cluster.machines[0], "trainer", signal.SIGABRT)
@@ -130,7 +130,7 @@ def test_an_abort_is_not_the_first_cause(cluster, start):
 
 
 def test_sigkill_to_an_agent(start, end):
-    """Its machine's processes end with it, the others are stopped."""
+    """The processes of its machine end with it, and the others are stopped."""
     job = start()
     job.coordinator.agents.processes[1].kill()
     error = end(job, "SIGKILL to an agent")
@@ -140,8 +140,8 @@ def test_sigkill_to_an_agent(start, end):
     wait_until(lambda: all("emulator" in name for name in marked_processes(os.environ[MARK])), "the end of the job", 5)
 
 
-def test_sigstop_is_a_stall(cluster, start, tmp_path, end):
-    """All stacks are collected, those of the stopped process too."""
+def test_sigstop_is_reported_as_stall(cluster, start, tmp_path, end):
+    """All stacks are collected, also from the stopped process."""
     job = start(limits=Limits(stall=4))
     job.signal(cluster.machines[1], "trainer", signal.SIGSTOP)
     error = end(job, "SIGSTOP of a trainer, --stall-timeout 4")
@@ -154,14 +154,14 @@ def test_sigstop_is_a_stall(cluster, start, tmp_path, end):
     assert "faulty_trainer.py" in stacks
 
 
-def test_a_skipped_collective_shows_who_waits_where(start, end):
+def test_skipped_collective_reports_stack_of_each_rank(start, end):
     error = end(start("skip", "1", Limits(stall=4)), "one rank skips a collective, --stall-timeout 4")
     assert "trainer 0 (rank 0) on machine-0 is in all_reduce" in str(error)
     assert "called from faulty_trainer.py" in str(error)
     assert f"{RANK_1} is in barrier" in str(error)
 
 
-def test_a_wire_that_is_cut_for_good(cluster, start, end):
+def test_permanent_network_cut_ends_the_job(cluster, start, end):
     job = start()
     cluster.change_link(cluster.machines[1], "cut")
     error = end(job, "the wire cut for good", SILENT_NETWORK_SECONDS)
@@ -169,26 +169,26 @@ def test_a_wire_that_is_cut_for_good(cluster, start, end):
     assert ". That machine or the network to it is down" in str(error)
 
 
-def test_a_wire_that_is_cut_for_five_seconds(cluster, start, saw):
+def test_job_survives_network_cut_of_five_seconds(cluster, start, record_fault):
     job = start("loop:300")
     cluster.change_link(cluster.machines[1], "cut")
     time.sleep(5)  # the fault itself
     before = len(job.events)
     cluster.change_link(cluster.machines[1], "mend")
-    job.fault_now()
+    job.start_fault_clock()
     error, seconds = job.end()
     assert error is None
     assert sum(event["kind"] == "beat" for event in job.events) == 600
     assert before < len(job.events)
-    saw("the wire cut for five seconds", "none: the job continues and succeeds", seconds)
+    record_fault("the wire cut for five seconds", "none: the job continues and succeeds", seconds)
 
 
-def test_one_rank_with_fewer_batches(start, saw):
+def test_one_rank_with_fewer_batches(start, record_fault):
     job = start("uneven")
     assert job.end()[0] is None
     compared = {e["rank"]: (e["batches"], e["equal"]) for e in job.events if e["kind"] == "compared"}
     assert compared == {0: (6, True), 1: (2, True)}
-    saw("one rank with fewer batches", "none: the job succeeds, with the weights of a single process", None)
+    record_fault("one rank with fewer batches", "none: the job succeeds, with the weights of a single process", None)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_run_folder_that_is_full(small_disk, start, end):
+def test_full_run_folder(small_disk, start, end):
     job = start(log_dir=str(small_disk / "run" / "logs"))
     with contextlib.suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as file:
         while True:
@@ -213,7 +213,7 @@ def test_a_run_folder_that_is_full(small_disk, start, end):
     assert str(small_disk) in error
 
 
-def test_a_run_folder_that_is_removed(start, tmp_path, end):
+def test_removed_run_folder(start, tmp_path, end):
     job = start(log_dir=str(tmp_path / "run" / "logs"))
     for _ in range(2):  # the job may have written meanwhile
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
@@ -225,14 +225,14 @@ def test_a_run_folder_that_is_removed(start, tmp_path, end):
     not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory control group (v1) to write"
 )
 def test_out_of_memory(start, tmp_path, end):
-    """A real one: the kernel ends a trainer that passes the limit of its control group."""
+    """The kernel kills a trainer that exceeds the limit of its control group."""
     group = Path("/sys/fs/cgroup/memory") / f"tutorial-test-{os.getpid()}"
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(400 << 20))
         job = start("memory", "1")
         job.wait_for("joined", 2)
-        for process in trainers_of(1):
+        for process in find_trainers(1):
             (group / "cgroup.procs").write_text(str(process.pid))
         (tmp_path / "go").touch()
         error = str(end(job, "out of memory"))
@@ -244,24 +244,24 @@ def test_out_of_memory(start, tmp_path, end):
 
 
 @pytest.fixture
-def refused(cluster, partition_of, tmp_path, saw) -> Callable[..., PreflightFailed]:
-    """``refused(fault, words)``: a job that is refused before anything is started, and the table says why."""
+def refused(cluster, partition_of, tmp_path, record_fault) -> Callable[..., PreflightFailed]:
+    """``refused(fault, words)`` checks that a job is refused before it starts, and records the fault."""
 
     def run(fault: str, words: str, **fields) -> PreflightFailed:
         plan = plan_of(cluster, partition_of(2), tmp_path, "none", "-", **fields)
         begin = time.monotonic()
         with pytest.raises(PreflightFailed) as caught:
-            coordinator_of(cluster, plan).run_job()
+            JobRun(cluster, plan).run_job()
         assert words in str(caught.value)
         assert time.monotonic() - begin < CLEAN_EXIT_SECONDS
         assert not list(Path(plan.log_dir).glob("*/server-*.log"))
-        saw(fault, caught.value, None)
+        record_fault(fault, caught.value, None)
         return caught.value
 
     return run
 
 
-def test_what_a_machine_or_its_address_makes_impossible(cluster, refused, tmp_path):
+def test_unusable_machines_and_addresses_are_refused(cluster, refused, tmp_path):
     code = "import socket, time; s = socket.create_server(('', 30050)); print('up', flush=True); time.sleep(1000)"
     other = cluster.popen(cluster.machines[1], [sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"up\n"
@@ -285,7 +285,7 @@ def test_what_a_machine_or_its_address_makes_impossible(cluster, refused, tmp_pa
     refused("another dgl version on one machine", "dgl 2.0.0; machine-0 has python")
 
 
-def test_a_damaged_partition_file(partition_of, refused, tmp_path):
+def test_damaged_partition_file_is_refused(partition_of, refused, tmp_path):
     folder = tmp_path / "parts"
     shutil.copytree(partition_of(2).folder, folder)
     file, config = folder / "part1" / "node_feat.dgl", folder / partition_of(2).config.name
@@ -297,22 +297,22 @@ def test_a_damaged_partition_file(partition_of, refused, tmp_path):
 
 
 @pytest.mark.parametrize("cluster", [{"shm_bytes": 2 << 20}], indirect=True)
-def test_a_shared_memory_that_is_too_small(refused):
+def test_too_small_shared_memory_is_refused(refused):
     refused("/dev/shm too small for the part", "/dev/shm")
 
 
 @pytest.mark.parametrize("cluster", [{"shm_bytes": 40 << 20}], indirect=True)
-def test_a_shared_memory_that_fills_up(cluster, start, end):
-    """What the part needs is there; then something else takes the rest while the servers load."""
+def test_shared_memory_fills_up_while_servers_load(cluster, start, end):
+    """The part would fit, but another file uses the memory while the servers load."""
     job = start("none")
     job.wait_for("stage", 2)
     fill = ["sh", "-c", "head -c 39M /dev/zero > /dev/shm/something-else"]
-    job.fault_now()
+    job.start_fault_clock()
     cluster.popen(cluster.machines[1], fill, stderr=subprocess.DEVNULL).wait(timeout=10)
     assert str(end(job, "/dev/shm fills up meanwhile")).startswith("server 0 on machine-1: ")
 
 
-def test_a_fault_in_one_job_does_not_touch_another(cluster, start, partition_of, tmp_path, saw):
+def test_fault_in_one_job_does_not_affect_another(cluster, start, partition_of, tmp_path, record_fault):
     (other_folder := tmp_path / "other").mkdir()
     with EmulatedBackend(2) as second:
         doomed = start()
@@ -322,20 +322,22 @@ def test_a_fault_in_one_job_does_not_touch_another(cluster, start, partition_of,
         error, seconds = doomed.end()
         assert str(error) == "server 0 on machine-0: killed by signal 9 (SIGKILL)"
         assert other.end()[0] is None
-    saw("SIGKILL to a server while another job runs on this computer", f"{error}; the other job succeeds", seconds)
+    record_fault(
+        "SIGKILL to a server while another job runs on this computer", f"{error}; the other job succeeds", seconds
+    )
 
 
-def test_a_stale_segment_of_a_killed_job(partition_of, tmp_path, saw):
-    """The agent of a job without namespaces is killed, and its coordinator too: the next job cleans up."""
+def test_next_job_removes_segments_of_killed_job(partition_of, tmp_path, record_fault):
+    """The agent and the coordinator of a job without namespaces are killed."""
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from fault_support import coordinator_of, plan_of
+from fault_support import JobRun, plan_of
 from pathlib import Path
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
 with LocalBackend() as cluster:
-    job = coordinator_of(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
+    job = JobRun(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
     job.coordinator.on_event = lambda event: print(event["kind"], job.agents.processes[0].pid, flush=True)
     job.run_job()
 """
@@ -348,11 +350,11 @@ with LocalBackend() as cluster:
     def cleaned() -> bool:
         assert job_files(SHM_PATTERNS), "the killed job left nothing, so there was nothing to clean"
         with LocalBackend() as cluster:
-            return not examine(cluster, plan_of(cluster, partition_of(1), tmp_path)).failed
+            return not run_checks(cluster, plan_of(cluster, partition_of(1), tmp_path)).failed
 
     wait_until(cleaned, "the end of its processes", 30)
     assert job_files(SHM_PATTERNS) == []
-    saw("stale segments of a killed job", "none: the next job removes them and runs", None)
+    record_fault("stale segments of a killed job", "none: the next job removes them and runs", None)
 
 
 EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
@@ -367,7 +369,7 @@ EMULATED, LOCAL = ["--emulate", "2"], ["--machines", "1"]
         (LOCAL, signal.SIGKILL, -9),
     ],
 )
-def test_signals_to_the_command_end_everything(machines, sent, code, emulation, data_root, tmp_path, saw):
+def test_signal_to_command_ends_all_processes(machines, sent, code, emulation, data_root, tmp_path, record_fault):
     arguments = [*machines, "--scale", "0.005", "--epochs", "10000", "--root", str(data_root)]
     command = subprocess.Popen(
         [sys.executable, "-m", "tutorial_lib", "train", *arguments, "--out", str(tmp_path / "run")],
@@ -375,7 +377,7 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=heed_ctrl_c,
+        preexec_fn=restore_default_signals,
     )
     try:
         wait_for_event(tmp_path / "run", "epoch", command)
@@ -390,7 +392,7 @@ def test_signals_to_the_command_end_everything(machines, sent, code, emulation, 
     assert command.returncode == code
     lines = errors.partition("\nto continue: ")[0].splitlines()
     last = (lines or ["nothing: the command itself was killed"])[-1]
-    saw(f"{sent.name} to the command, {' '.join(machines)}", last, time.monotonic() - start)
+    record_fault(f"{sent.name} to the command, {' '.join(machines)}", last, time.monotonic() - start)
     cause = {"SIGINT": "interrupted", "SIGHUP": "terminated by SIGHUP", "SIGTERM": "terminated by SIGTERM"}.get(
         sent.name
     )

@@ -1,4 +1,4 @@
-"""A kernel that is killed while a cell of level 2 trains: its ranks end with it, and leave nothing."""
+"""The ranks of a cell end, and leave no files, if the kernel is killed."""
 
 import contextlib
 import json
@@ -20,8 +20,8 @@ def code_cells() -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
-    """The kernel's processes, when two of them have connections that they did not inherit from it."""
+def connected_ranks(kernel: psutil.Process, seconds: float = 100) -> list[psutil.Process]:
+    """Return the kernel's processes when two of them have connections that they did not inherit."""
 
     def met() -> list[psutil.Process]:
         inherited, found = set(kernel.net_connections("tcp")), kernel.children(recursive=True)
@@ -35,14 +35,14 @@ def ranks_that_have_met(kernel: psutil.Process, seconds: float = 100) -> list[ps
 
 
 @pytest.mark.whole_run
-def test_nothing_is_left_when_the_kernel_is_killed(nothing_left, tmp_path, monkeypatch):
+def test_ranks_end_when_kernel_is_killed(nothing_left, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # torchrun leaves an empty folder there, however it ends
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         for cell in code_cells():
             if KILLED_IN in cell:
                 client.execute(cell)
-                ranks = ranks_that_have_met(psutil.Process(manager.provisioner.pid))
+                ranks = connected_ranks(psutil.Process(manager.provisioner.pid))
                 break
             reply = client.execute_interactive(cell, timeout=240, output_hook=lambda _message: None)
             assert reply["content"]["status"] == "ok", cell

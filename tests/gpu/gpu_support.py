@@ -1,4 +1,4 @@
-"""What the tests for a GPU compute, on any device: a layer with its gradients, and ranks under DDP."""
+"""Computations of the GPU tests on any device: a layer with its gradients, and ranks under DDP."""
 
 from typing import Any
 
@@ -29,8 +29,8 @@ BLOCKS = {
 }
 
 
-def outcome(layer: torch.nn.Module, block: Any, x: Tensor, device: torch.device) -> dict[str, Tensor]:
-    """Output and gradients of a layer, by name, on the CPU."""
+def output_and_gradients(layer: torch.nn.Module, block: Any, x: Tensor, device: torch.device) -> dict[str, Tensor]:
+    """Return the output and the gradients of a layer by name, on the CPU."""
     layer = layer.to(device)
     layer.zero_grad()
     x = x.to(device).detach().requires_grad_()
@@ -41,11 +41,11 @@ def outcome(layer: torch.nn.Module, block: Any, x: Tensor, device: torch.device)
 
 
 def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """Over all tensors, as a share of the tensor's largest value where that is above 1."""
+    """Return the largest difference of two dicts of tensors, relative to values above 1."""
     return max(float((found[k] - b).abs().max() / b.abs().max().clamp(min=1)) for k, b in expected.items())
 
 
-def batch(size: int, seed: int = 0) -> tuple[list[CscBlock], Tensor, Tensor]:
+def make_batch(size: int, seed: int = 0) -> tuple[list[CscBlock], Tensor, Tensor]:
     """Blocks of three hops as with fan-out 15,10,5 (outermost first), features and labels."""
     sizes = [size, 5 * size, 25 * size, 60 * size]
     blocks = [random_block(sizes[k], sizes[k + 1], sizes[k] * (5, 10, 15)[k], seed + k) for k in (2, 1, 0)]
@@ -55,7 +55,7 @@ def batch(size: int, seed: int = 0) -> tuple[list[CscBlock], Tensor, Tensor]:
 
 
 def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -> list[float]:
-    """Five steps of DDP over the ranks; the mean loss of each step over all ranks' batches."""
+    """Train five steps with DDP, and return the mean loss over all ranks of each step."""
     import torch.distributed as dist
 
     place = Placement(devices[rank])
@@ -65,7 +65,7 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
     for step in range(5):
-        blocks, features, labels = batch(64, seed=10 * (step * world_size + rank))
+        blocks, features, labels = make_batch(64, seed=10 * (step * world_size + rank))
         blocks, features, labels = place.to_device(blocks, features, labels)
         loss = F.cross_entropy(model(blocks, features), labels)
         optimizer.zero_grad()
@@ -78,7 +78,7 @@ def train_ranks(rank: int, world_size: int, devices: tuple[torch.device, ...]) -
 
 
 def train_with_pieces(rank: int, world_size: int, devices: tuple[torch.device, ...], buckets: bool) -> list[float]:
-    """Five steps with the gradients averaged by ``parallel.py`` (lesson 05); the loss of each whole batch."""
+    """Train five steps with ``parallel.py`` of lesson 05, and return the loss of each global batch."""
     from scripts.parallel import BucketAverage, average_gradients, broadcast_model, train_step
 
     torch.manual_seed(rank)

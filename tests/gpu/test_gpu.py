@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block, train_ranks, train_with_pieces
+from gpu_support import (
+    BLOCKS,
+    TOLERANCE,
+    largest_difference,
+    output_and_gradients,
+    random_block,
+    train_ranks,
+    train_with_pieces,
+)
 
 from support.processes import spawn
 from tutorial_lib.models.graphsage import SAGEConv
@@ -44,18 +52,18 @@ def need_dgl() -> None:
 
 @pytest.mark.parametrize("sizes", [(16, 32), (32, 16)])
 @pytest.mark.parametrize("shape", BLOCKS)
-def test_plain_layer_equals_itself_on_the_cpu(shape, sizes):
+def test_plain_layer_agrees_with_cpu(shape, sizes):
     """``tests/models`` compares it with DGL's layer on the CPU. On an H200, sums in another order differ by 1.3e-5."""
     need_gpus()
     torch.manual_seed(0)
     block, layer = random_block(*BLOCKS[shape]), SAGEConv(*sizes)
     x = torch.randn(BLOCKS[shape][1], sizes[0])
-    expected = outcome(layer, block, x, CPU.device)
+    expected = output_and_gradients(layer, block, x, CPU.device)
     (moved,) = Placement(GPU).to_device([block])[0]
-    assert largest_difference(outcome(layer, moved, x, GPU), expected) <= 10 * TOLERANCE
+    assert largest_difference(output_and_gradients(layer, moved, x, GPU), expected) <= 10 * TOLERANCE
 
 
-def test_a_batch_arrives_as_it_was():
+def test_copied_batch_is_unchanged():
     """D14. A copy through pinned memory on a side stream does not change a batch."""
     need_gpus()
     place = Placement(GPU)
@@ -71,7 +79,7 @@ def test_a_batch_arrives_as_it_was():
 
 
 @pytest.mark.parametrize(("ranks", "backend"), [(1, "nccl"), (2, "nccl"), (2, "gloo")])
-def test_ddp_loses_as_cpu_ranks_do(ranks, backend):
+def test_ddp_losses_agree_with_cpu(ranks, backend):
     """With gloo, both ranks share one GPU."""
     need_gpus(ranks if backend == "nccl" else 1)
     devices = tuple(torch.device("cuda", rank if backend == "nccl" else 0) for rank in range(ranks))
@@ -82,7 +90,7 @@ def test_ddp_loses_as_cpu_ranks_do(ranks, backend):
 
 @pytest.mark.parametrize("buckets", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_with_the_piece_of_lesson_05_lose_as_one_process_does(ranks, buckets):
+def test_lesson_05_losses_agree_with_one_process(ranks, buckets):
     need_gpus(ranks)
     expected = spawn(train_with_pieces, 1, ((CPU.device,), False), backend="gloo", timeout=200)[0]
     devices = tuple(torch.device("cuda", rank) for rank in range(ranks))
@@ -90,7 +98,7 @@ def test_ranks_with_the_piece_of_lesson_05_lose_as_one_process_does(ranks, bucke
     assert found == [pytest.approx(expected, abs=1e-3)] * ranks
 
 
-def test_the_piece_of_lesson_01_on_both_devices():
+def test_lesson_01_layer_agrees_with_cpu():
     """The block is DGL's interface without DGL's graph, because DGL's package for the CPU moves no graph to a GPU."""
     need_dgl()
     need_gpus()
@@ -108,11 +116,11 @@ def test_the_piece_of_lesson_01_on_both_devices():
 
     torch.manual_seed(0)
     ends, x, layer = torch.randint(50, (2, 300)), torch.rand(80, 16), MeanConv(16, 8)
-    expected = outcome(layer, Block(*ends), x, CPU.device)
-    assert largest_difference(outcome(layer, Block(*ends.to(GPU)), x, GPU), expected) <= 1e-4
+    expected = output_and_gradients(layer, Block(*ends), x, CPU.device)
+    assert largest_difference(output_and_gradients(layer, Block(*ends.to(GPU)), x, GPU), expected) <= 1e-4
 
 
-def test_a_fork_after_cuda_fails_as_we_say_and_spawn_works():
+def test_fork_after_cuda_fails_and_spawn_works():
     need_gpus()
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", FORK], env=path, capture_output=True, text=True, timeout=400)

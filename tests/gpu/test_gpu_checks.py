@@ -1,4 +1,4 @@
-"""The tests for a GPU, where there is none: each skips and says why; and what they compute on the CPU."""
+"""The GPU tests without a GPU: they skip with a reason, and their computations run on the CPU."""
 
 import subprocess
 import sys
@@ -24,8 +24,8 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this computer has a GPU: run make test-gpu")
 @pytest.mark.parametrize("start", [["-m", "pytest"], ["-c", WITHOUT_DGL]])
-def test_each_test_says_why_it_was_skipped(start):
-    """Also on a machine with torch alone, on which the rest can still be checked."""
+def test_skipped_tests_report_the_reason(start):
+    """This also works on a machine that has only torch."""
     done = subprocess.run([sys.executable, *start, str(FOLDER)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" not in done.stdout
@@ -40,16 +40,16 @@ def test_ranks_train_on_the_cpu():
     assert first[-1] < first[0]
 
 
-def test_ranks_with_the_piece_of_lesson_05_on_the_cpu():
+def test_lesson_05_ranks_on_the_cpu():
     (alone,) = spawn(train_with_pieces, 1, ((CPU.device,), False), backend="gloo", timeout=100)
     found = spawn(train_with_pieces, 2, ((CPU.device,) * 2, True), backend="gloo", timeout=100)
     assert found == [pytest.approx(alone, abs=1e-5)] * 2
 
 
-def test_the_tests_themselves_run_on_the_cpu(monkeypatch):
-    """With the CPU in place of the GPU, so that a renamed function is not first seen on a GPU."""
+def test_gpu_tests_run_on_the_cpu(monkeypatch):
+    """The CPU replaces the GPU, so that a renamed function is noticed without a GPU."""
     monkeypatch.setattr(test_gpu, "GPU", CPU.device)
     monkeypatch.setattr(test_gpu, "need_gpus", lambda *_: None)
-    test_gpu.test_plain_layer_equals_itself_on_the_cpu("empty neighborhoods", (16, 32))
-    test_gpu.test_a_batch_arrives_as_it_was()
-    test_gpu.test_the_piece_of_lesson_01_on_both_devices()
+    test_gpu.test_plain_layer_agrees_with_cpu("empty neighborhoods", (16, 32))
+    test_gpu.test_copied_batch_is_unchanged()
+    test_gpu.test_lesson_01_layer_agrees_with_cpu()

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"
 
 
 @pytest.mark.cluster
-def test_the_guide_s_script_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
+def test_guide_script_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
     workspace = tmp_path / "a work space"
     workspace.mkdir()
     shutil.copytree(partition_of(2).folder, workspace / "parts")
@@ -42,7 +42,7 @@ def test_the_guide_s_script_runs_unchanged(emulation, nothing_left, partition_of
 
 
 @pytest.mark.cluster
-def test_a_script_that_exits_ends_the_job(emulation, nothing_left, partition_of, tmp_path):
+def test_sys_exit_of_script_ends_the_job(emulation, nothing_left, partition_of, tmp_path):
     """Otherwise, Python would run DGL's exit handler, which waits forever for all other trainers."""
     part_config = str(partition_of(2).config)
     script = ["python3", str(SCRIPT), "--ip_config", "ip_config.txt", "--part_config", part_config]
@@ -59,7 +59,7 @@ def test_a_script_that_exits_ends_the_job(emulation, nothing_left, partition_of,
 
 
 @pytest.mark.cluster
-def test_a_script_without_labels_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
+def test_link_script_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
     """The command uses the syntax of the shell, as with DGL's tool, and another name of the interpreter."""
     part_config = str(partition_of(2).config)
     script = SCRIPT.with_name("link_script.py")
@@ -105,7 +105,7 @@ def test_extra_envs_may_be_a_list():
         ({"command": "python3 'x.py"}, "cannot parse the command"),
     ],
 )
-def test_mistakes_are_found_first(partition_of, changes, words, tmp_path, run_here):
+def test_mistakes_are_reported_before_the_start(partition_of, changes, words, tmp_path, run_here):
     options = {"--emulate": "2", "--part_config": str(partition_of(2).config), "--ip_config": "ip.txt", **changes}
     command = options.pop("command", "python3 x.py")
     done = run_here("launch", *[word for pair in options.items() for word in pair], command)
@@ -118,7 +118,7 @@ PLAIN = SCRIPT.with_name("ddp_ranks.py")
 
 
 @pytest.mark.cluster
-def test_a_program_without_a_graph_on_three_machines(emulation, nothing_left, tmp_path):
+def test_ddp_program_without_graph(emulation, nothing_left, tmp_path):
     """Without --part_config, the ranks start immediately, and rank 0, which has the store, may exit first."""
     done = launch("--emulate", "3", "--num_trainers", "2", "--out", "logs", f"python3 {PLAIN}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -129,7 +129,7 @@ def test_a_program_without_a_graph_on_three_machines(emulation, nothing_left, tm
 
 
 @pytest.mark.cluster
-def test_remote_calls_without_a_graph(emulation, nothing_left, tmp_path):
+def test_rpc_program_without_graph(emulation, nothing_left, tmp_path):
     """The machines share no folder, so each gets a copy of the workspace."""
     workspace = tmp_path / "work"
     workspace.mkdir()

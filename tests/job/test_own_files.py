@@ -15,7 +15,7 @@ from tutorial_lib.job.folder import CheckpointOptions, check_run_folder, default
 from tutorial_lib.trainer.manifest import Manifest, publish_checkpoint
 
 
-def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(tmp_path):
+def test_run_folder_in_use_is_refused_and_unchanged(tmp_path):
     """L38. The error names the process that uses the folder. An incomplete last event is removed."""
     names = {default_run_folder("synthetic-products") for _ in range(20)}
     assert len(names) > 15  # the random digits of two folders may be equal
@@ -39,7 +39,7 @@ def test_the_second_program_in_a_run_folder_is_refused_before_it_touches_a_file(
     assert (out / "events.jsonl").read_bytes() == written
 
 
-def test_a_job_that_was_not_started_leaves_no_folder(tmp_path):
+def test_refused_job_leaves_no_run_folder(tmp_path):
     """The files of a started job and of a continued run are kept."""
     out = tmp_path / "run"
     with pytest.raises(InputError, match="a failed check"), open_run(out, SILENT, CheckpointOptions()) as log:
@@ -56,7 +56,7 @@ def test_a_job_that_was_not_started_leaves_no_folder(tmp_path):
     assert sorted(os.listdir(out)) == ["checkpoint", "events.jsonl"]
 
 
-def test_a_wait_for_a_cache_names_the_holder_and_has_a_limit(tmp_path, capfd, monkeypatch):
+def test_wait_for_cache_lock_names_holder_and_times_out(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("tutorial_lib.errors.NOTICE_SECONDS", 0.1)
     with lock_folder(tmp_path) as alone, pytest.raises(WaitedTooLong), lock_folder(tmp_path, seconds=0.5):
         pass
@@ -65,7 +65,7 @@ def test_a_wait_for_a_cache_names_the_holder_and_has_a_limit(tmp_path, capfd, mo
     assert re.search(words, capfd.readouterr().err)
 
 
-def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
+def test_only_folders_of_killed_processes_are_removed(tmp_path):
     (tmp_path / ".made.tmp").mkdir()
     (tmp_path / ".made.tmp" / "x.npy").write_bytes(b"half")
     (tmp_path / ".made.tmp-of-mine").mkdir()
@@ -74,7 +74,7 @@ def test_left_over_folders_of_killed_processes_go_and_others_stay(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".made.tmp-of-mine"]
 
 
-def test_json_that_cannot_be_written_leaves_nothing(tmp_path):
+def test_failed_json_write_leaves_no_file(tmp_path):
     """The error of a full disk names the file."""
     with pytest.raises(TypeError):
         write_json(tmp_path / "x.json", {"a": object()})

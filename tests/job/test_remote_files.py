@@ -55,12 +55,12 @@ class Lab:
         self.results = Path(files.folder)
         return files
 
-    def there(self, k: int, path: Path | str = "") -> Path:
+    def path_on(self, k: int, path: Path | str = "") -> Path:
         """Where this computer stores a file of the results folder, or another file, of machine k."""
         return self.cluster.on_disk(self.cluster.machines[k], self.results / path)
 
     def write(self, k: int, name: str, content: bytes) -> Path:
-        path = self.there(k, name)
+        path = self.path_on(k, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return path
@@ -75,12 +75,12 @@ class Lab:
             digest = hashlib.sha256(content).hexdigest()
             files[f"{name}.safetensors"] = FileRecord(len(content), digest, machine)
         results = [EpochResult(epoch, 1.0, 1.0, 0.5) for epoch in range(epochs)]
-        publish_checkpoint(self.there(0, "checkpoint"), Manifest(folder, results, {}, files))
+        publish_checkpoint(self.path_on(0, "checkpoint"), Manifest(folder, results, {}, files))
         for k in range(2):
-            remove_checkpoints(self.there(k, "checkpoint"), [folder, f"epoch-{epochs - 1:04d}"])
+            remove_checkpoints(self.path_on(k, "checkpoint"), [folder, f"epoch-{epochs - 1:04d}"])
         return {"kind": "checkpoint", "epochs": epochs}
 
-    def epochs_here(self) -> int:
+    def downloaded_epochs(self) -> int:
         """Return the epochs of the newest checkpoint on this computer, which must be intact; 0 if there is none."""
         if not (self.run / "checkpoint" / "manifest.json").exists():
             return 0
@@ -88,7 +88,7 @@ class Lab:
         assert all((found.folder / name).is_file() for name in found.manifest.files)
         return len(found.manifest.epochs)
 
-    def texts(self) -> list[str]:
+    def event_texts(self) -> list[str]:
         return [event["text"] for event in self.events if "text" in event]
 
 
@@ -101,18 +101,18 @@ def lab(emulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield Lab(tmp_path, cluster)
 
 
-def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
+def test_checkpoints_are_downloaded_during_the_job(lab):
     """L36. The two newest checkpoints are downloaded, and the machines keep only the workspace."""
     with lab.files() as files:
         for epochs in range(1, 4):
             files.on_event(lab.save(epochs))
-            wait_until(lambda: lab.epochs_here() == epochs, f"epoch {epochs}")  # noqa: B023
+            wait_until(lambda: lab.downloaded_epochs() == epochs, f"epoch {epochs}")  # noqa: B023
         lab.save(4)  # the job ends before this event
         for k in range(2):
             lab.write(k, f"logs/resume-1/machine-{k}/trainer-0.log", b"log")
         lab.write(0, "predictions.npy", b"0")
         lab.write(0, "job.json", b"paths of the machines")
-    assert lab.epochs_here() == 4
+    assert lab.downloaded_epochs() == 4
     names = {str(path.relative_to(lab.run)) for path in lab.run.rglob("*") if path.is_file()}
     rows = ("embeddings-machine-0", "embeddings-machine-1")
     saved = {f"checkpoint/epoch-000{k}/{name}.safetensors" for k in (3, 4) for name in ("model", *rows)}
@@ -120,71 +120,71 @@ def test_checkpoints_during_the_job_and_the_rest_at_its_end(lab):
     manifests = {"checkpoint/manifest.json", "checkpoint/manifest-previous.json"}
     assert names == {"predictions.npy", *saved, *logs, *manifests}
     assert read_pending_download(lab.run) is None
-    assert not any(lab.there(k).exists() for k in range(2))
-    assert lab.there(1, lab.copy_to / "train.py").read_text() == "train.py"
+    assert not any(lab.path_on(k).exists() for k in range(2))
+    assert lab.path_on(1, lab.copy_to / "train.py").read_text() == "train.py"
 
 
-def test_a_valid_checkpoint_is_here_at_any_moment(lab):
+def test_downloaded_checkpoint_is_always_valid(lab):
     """L36. The trainers replace checkpoints faster than rsync copies them."""
     seen, end = [], threading.Event()
 
     def watch() -> None:
         while not end.wait(0.005):
             try:
-                seen.append(lab.epochs_here())
+                seen.append(lab.downloaded_epochs())
             except (InputError, AssertionError):  # the copy replaced the checkpoint between two reads
-                seen.append(lab.epochs_here())
+                seen.append(lab.downloaded_epochs())
 
     with lab.files() as files:
         watcher = threading.Thread(target=watch)
         watcher.start()
         for epochs in range(1, 8):
             files.on_event(lab.save(epochs, size=2_000_000))
-        wait_until(lambda: lab.epochs_here() == 7, "the last checkpoint")
+        wait_until(lambda: lab.downloaded_epochs() == 7, "the last checkpoint")
         end.set()
         watcher.join(timeout=10)
     assert seen == sorted(seen)
-    assert lab.epochs_here() == 7
-    assert not any("could not be downloaded" in text for text in lab.texts())
+    assert lab.downloaded_epochs() == 7
+    assert not any("could not be downloaded" in text for text in lab.event_texts())
 
 
-def test_a_download_keeps_the_settings_and_copies_no_links(lab, tmp_path):
+def test_download_keeps_settings_and_skips_symlinks(lab, tmp_path):
     """Only the manifest of the first machine is used, even if another machine has a newer one."""
     with lab.files():
         lab.save(2)
         publish_checkpoint(
-            lab.there(1, "checkpoint"), Manifest("epoch-0009", [EpochResult(0, 1.0, 1.0, 0.5)] * 9, {}, {})
+            lab.path_on(1, "checkpoint"), Manifest("epoch-0009", [EpochResult(0, 1.0, 1.0, 0.5)] * 9, {}, {})
         )
         for name in ("options.json", "events.jsonl"):
             lab.write(0, name, b"stale")
-        lab.there(0, "secret").symlink_to("/etc/passwd")
-        lab.there(0, "out").symlink_to(tmp_path)
-    assert lab.epochs_here() == 2
+        lab.path_on(0, "secret").symlink_to("/etc/passwd")
+        lab.path_on(0, "out").symlink_to(tmp_path)
+    assert lab.downloaded_epochs() == 2
     assert {path.name for path in lab.run.iterdir()} == {"checkpoint"}
 
 
-def test_what_cannot_be_downloaded_stays_on_the_machines(lab, tmp_path, saw):
+def test_failed_download_keeps_files_on_machines(lab, tmp_path, record_fault):
     """L37. The folders on the machines are kept until all files are downloaded."""
     files = lab.files()
     with pytest.raises(JobError) as caught, files:
         files.on_event(lab.save(1))
-        wait_until(lambda: lab.epochs_here() == 1, "a checkpoint")
+        wait_until(lambda: lab.downloaded_epochs() == 1, "a checkpoint")
         lab.save(2)
-        lab.there(1).rename(lab.there(1).parent / "gone")
+        lab.path_on(1).rename(lab.path_on(1).parent / "gone")
     assert "some of its results were not downloaded: copying from machine-1: rsync: " in caught.value.message
     assert f"machine-1 (10.77.0.2) still has its results in {lab.results}" in caught.value.message
     assert f"python -m tutorial_lib fetch '{lab.run}'" in caught.value.remedy
-    assert lab.epochs_here() == 1  # some rows of the second one are on machine-1 only
-    assert lab.there(0).exists()
+    assert lab.downloaded_epochs() == 1  # some rows of the second one are on machine-1 only
+    assert lab.path_on(0).exists()
     assert len(read_pending_download(lab.run).machines) == 2
-    saw("the disk of a machine is gone when results are fetched", caught.value.message, None)
-    (lab.there(1).parent / "gone").rename(lab.there(1))
+    record_fault("the disk of a machine is gone when results are fetched", caught.value.message, None)
+    (lab.path_on(1).parent / "gone").rename(lab.path_on(1))
     again = lab.files()
-    assert (again.folder, again.finish(), lab.epochs_here()) == (files.folder, [], 2)
-    assert not lab.there(1).exists()
+    assert (again.folder, again.finish(), lab.downloaded_epochs()) == (files.folder, [], 2)
+    assert not lab.path_on(1).exists()
 
 
-def test_a_full_disk_here_keeps_the_cause_of_a_failed_job(lab):
+def test_full_local_disk_does_not_hide_cause_of_failed_job(lab):
     """L37. The limit of file sizes refuses the next byte, as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     files = lab.files()
@@ -195,11 +195,11 @@ def test_a_full_disk_here_keeps_the_cause_of_a_failed_job(lab):
             raise JobError("the cause")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "copying from machine-0: " in lab.texts()[-2]
-    assert lab.there(0, "predictions.npy").exists()
+    assert "copying from machine-0: " in lab.event_texts()[-2]
+    assert lab.path_on(0, "predictions.npy").exists()
 
 
-def test_a_download_writes_into_the_run_folder_only(lab, monkeypatch):
+def test_download_writes_only_to_the_run_folder(lab, monkeypatch):
     """Therefore a command that is killed during a download leaves no files in the temporary folder."""
     targets = []
     monkeypatch.setattr(RemoteFiles, "_fetch", lambda _self, _machine, target, rules: targets.append((target, rules)))
@@ -208,20 +208,20 @@ def test_a_download_writes_into_the_run_folder_only(lab, monkeypatch):
     assert all(target.is_relative_to(lab.run) for target, _rules in targets)
 
 
-def test_only_what_differs_is_uploaded(lab):
+def test_only_changed_files_are_uploaded(lab):
     """Each machine gets its own part. A damaged file with the size and the time of the original is replaced."""
     with lab.files():
-        assert not lab.there(0, lab.copy_to / "parts" / "part1").exists()
-        assert not lab.there(0, lab.copy_to / "runs").exists()
-        assert not lab.there(0, lab.copy_to / ".hidden").exists()
-    damaged = lab.there(1, lab.copy_to / "parts" / "part1" / "graph")
+        assert not lab.path_on(0, lab.copy_to / "parts" / "part1").exists()
+        assert not lab.path_on(0, lab.copy_to / "runs").exists()
+        assert not lab.path_on(0, lab.copy_to / ".hidden").exists()
+    damaged = lab.path_on(1, lab.copy_to / "parts" / "part1" / "graph")
     before = damaged.stat()
     damaged.write_text("PARTS/part1/graph")
     os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))
     with lab.files():
         assert damaged.read_text() == "parts/part1/graph"
     counts = {(0, 4), (1, 4), (0, 0), (1, 1)}
-    assert set(lab.texts()) == {f"machine-{k}: {n} files copied, checksums verified" for k, n in counts}
+    assert set(lab.event_texts()) == {f"machine-{k}: {n} files copied, checksums verified" for k, n in counts}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_only_what_differs_is_uploaded(lab):
         ("echo disk on fire >&2; exit 9", "disk on fire", ""),
     ],
 )
-def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
+def test_failed_upload_names_machine_and_cause(program, message, remedy, lab, monkeypatch):
     """The error names the machine and the cause, and the other machine keeps no files."""
     monkeypatch.setattr(remote_files, "SILENCE_SECONDS", 2)
     files = lab.files()
@@ -246,5 +246,5 @@ def test_a_machine_that_cannot_copy(program, message, remedy, lab, monkeypatch):
         raise AssertionError("the job was started")
     assert time.monotonic() - start < 60
     assert remedy in caught.value.remedy
-    assert not lab.there(0).exists()
+    assert not lab.path_on(0).exists()
     assert read_pending_download(lab.run) is None

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_support import epochs_of, flip_bit, save
-from commands import events_of, kill_trainer, losses, start_and_kill, trainers_of, tutorial, wait_until
+from checkpoint_support import flip_bit, make_epochs, save
+from commands import find_trainers, kill_trainer, read_events, read_losses, start_and_kill, tutorial, wait_until
 from runtime_support import MARK, marked_processes
 
 from tutorial_lib.errors import InputError
@@ -28,7 +28,7 @@ EPOCHS = 3
 
 
 @pytest.mark.cluster
-def test_two_machines_continue_after_a_killed_trainer_and_a_killed_coordinator(finished_run, nothing_left, tmp_path):
+def test_resume_on_two_machines_after_kills(finished_run, nothing_left, tmp_path):
     """Therefore two commands with the same options also have equal results. The seed is a date."""
     common, finished, out = finished_run.options, finished_run.out, tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))
@@ -39,14 +39,14 @@ def test_two_machines_continue_after_a_killed_trainer_and_a_killed_coordinator(f
     wait_until(lambda: not marked_processes(os.environ[MARK]), "the end of its machines")
     tutorial("train", *common, "--resume", "--out", str(out))
 
-    assert losses(out) == pytest.approx(losses(finished), rel=1e-5)
+    assert read_losses(out) == pytest.approx(read_losses(finished), rel=1e-5)
     results = [json.loads((folder / "result.json").read_text()) for folder in (finished, out)]
     for key in ("val_accuracy", "test_accuracy"):
         assert results[0][key] == pytest.approx(results[1][key], abs=2e-3)
     assert (results[0]["resumed_epochs"], results[1]["resumed_epochs"]) == (0, 2)
     same = np.load(out / "predictions.npy") == np.load(finished / "predictions.npy")
     assert same.mean() > 0.999
-    events = events_of(out)
+    events = read_events(out)
     assert [event["epochs"] for event in events if event["kind"] == "resumed"] == [1, 2]
     assert [event["epochs"] for event in events if event["kind"] == "checkpoint"] == [1, 2, 3]
     assert [phases["epochs"] for phases in results[1]["phases"]] == [1, 1]  # of the last start
@@ -59,25 +59,25 @@ def test_two_machines_continue_after_a_killed_trainer_and_a_killed_coordinator(f
 
 
 @pytest.mark.cluster
-def test_two_machines_continue_in_the_middle_of_an_epoch(finished_run, nothing_left, tmp_path):
+def test_resume_on_two_machines_in_mid_epoch(finished_run, nothing_left, tmp_path):
     """L2. The first SIGTERM saves in the middle of an epoch. The resumed run repeats no step and has equal losses."""
     common, finished, out = [*finished_run.options], finished_run.out, tmp_path / "run"
     slow = [*common, "--wire", "50mbit"]  # time to be told in an epoch
     printed = start_and_kill(slow, out, 1, lambda run: run.send_signal(signal.SIGTERM), code=143)
-    (saved,) = (event for event in events_of(out) if event["kind"] == "checkpoint" and "step" in event)
+    (saved,) = (event for event in read_events(out) if event["kind"] == "checkpoint" and "step" in event)
     epochs, step = saved["epochs"], saved["step"]
     assert (
         f"stopped after step {step} of epoch {epochs + 1}; continue with --resume\nterminated by SIGTERM; " in printed
     )
     assert printed.endswith(f"\nto continue: python -m tutorial_lib train --resume --out {out}\n")
     assert tutorial("explain", str(out)).stdout.startswith("an interrupted job\n")
-    steps = [(event["epoch"], event["step"]) for event in events_of(out) if event["kind"] == "step"]
+    steps = [(event["epoch"], event["step"]) for event in read_events(out) if event["kind"] == "step"]
     assert max(steps) == (epochs, step - 1)  # counted from 0
     done = tutorial("train", *common, "--resume", "--out", str(out))
     assert f"continuing after step {step} of epoch {epochs + 1} from the checkpoint" in done.stdout
 
     def step_losses(run: Path) -> list[tuple[int, int, int, float]]:
-        told = (event for event in events_of(run) if event["kind"] == "step")
+        told = (event for event in read_events(run) if event["kind"] == "step")
         return sorted((event["rank"], event["epoch"], event["step"], event["loss"]) for event in told)
 
     assert step_losses(out) == step_losses(finished)
@@ -89,7 +89,7 @@ def test_two_machines_continue_in_the_middle_of_an_epoch(finished_run, nothing_l
 
 
 @pytest.mark.cluster
-def test_a_job_that_cannot_save_ends_at_its_time_limit(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
+def test_job_that_cannot_save_ends_at_time_limit(emulation, nothing_left, partition_of, tmp_path, monkeypatch):
     """One trainer is frozen, so the others cannot save. The job ends at its time limit."""
     monkeypatch.setattr(train, "SAVING_SECONDS", 1.0)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -99,7 +99,7 @@ def test_a_job_that_cannot_save_ends_at_its_time_limit(emulation, nothing_left, 
         def on_event(self, event: dict) -> None:
             if event["kind"] == "step" and not told:
                 told.append(time.monotonic())
-                (rank_1,) = trainers_of(1)
+                (rank_1,) = find_trainers(1)
                 rank_1.suspend()
                 os.kill(os.getpid(), signal.SIGTERM)
 
@@ -114,7 +114,7 @@ def test_a_job_that_cannot_save_ends_at_its_time_limit(emulation, nothing_left, 
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_one_process_continues_after_it_was_killed(single_run, tmp_path):
+def test_resume_single_process_after_kill(single_run, tmp_path):
     """L38. The last event may be incomplete."""
     out, arguments = tmp_path / "run", single_run.options
     start_and_kill(arguments, out, 1, lambda run: run.kill())
@@ -122,24 +122,26 @@ def test_one_process_continues_after_it_was_killed(single_run, tmp_path):
     with (out / "events.jsonl").open("a") as file:
         file.write('{"kind": "ste')
     tutorial("train", *arguments, "--resume", "--out", str(out))
-    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
+    assert read_losses(out) == pytest.approx(read_losses(single_run.out), rel=1e-6)
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
     assert not (out / "checkpoint" / "epoch-0009").exists()
-    steps = [[(e["epoch"], e["step"]) for e in events_of(run) if e["kind"] == "step"] for run in (out, single_run.out)]
+    steps = [
+        [(e["epoch"], e["step"]) for e in read_events(run) if e["kind"] == "step"] for run in (out, single_run.out)
+    ]
     assert {*steps[0]} == {*steps[1]}
 
 
-def test_more_epochs_than_before(single_run, tmp_path):
+def test_resume_with_more_epochs(single_run, tmp_path):
     """2 and then 3 epochs are the same as 3, with a checkpoint at the end of each start. All other options are taken
     from the run, in any working directory.
     """
     out = tmp_path / "run"
     tutorial("train", *single_run.options, "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))
     tutorial("train", "--resume", "--trust", "--epochs", "3", "--out", str(out), cwd=tmp_path)
-    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
+    assert read_losses(out) == pytest.approx(read_losses(single_run.out), rel=1e-6)
 
 
-def test_other_settings_are_refused_with_the_reason(single_run, run_here):
+def test_resume_with_other_settings_is_refused(single_run, run_here):
     options = ["--epochs", "4", "--learning-rate", "0.1", "--fanouts", "5,4"]
     before = {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()}
     done = run_here("train", *single_run.options, "--resume", "--out", str(single_run.out), *options)
@@ -149,13 +151,13 @@ def test_other_settings_are_refused_with_the_reason(single_run, run_here):
     assert {path: path.read_bytes() for path in single_run.out.rglob("*") if path.is_file()} == before
 
 
-def test_resume_without_a_checkpoint(tmp_path, run_here):
+def test_resume_without_checkpoint_is_refused(tmp_path, run_here):
     for out, words in (([], "--resume needs --out"), (["--out", str(tmp_path)], f"no checkpoint in {tmp_path}")):
         done = run_here("train", "--resume", *out)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
 
 
-def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_path, saw, run_here):
+def test_resume_with_damaged_checkpoints(single_run, tmp_path, record_fault, run_here):
     """Files of the user in checkpoint/ are ignored and kept."""
     out = tmp_path / "run"
     shutil.copytree(single_run.out, out)
@@ -168,11 +170,11 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_pat
     sentence = f"damaged checkpoint: {path} has changed since it was written (checksum)"
     assert f"{sentence}; using the previous checkpoint" in done.stdout
     assert f"continuing after epoch {EPOCHS - 1} from the checkpoint" in done.stdout
-    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
+    assert read_losses(out) == pytest.approx(read_losses(single_run.out), rel=1e-6)
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
     assert (keep / "model.safetensors").exists()
     assert notes.is_dir()
-    saw("a flipped bit in the newest checkpoint", f"none: {sentence}; using the previous checkpoint", None)
+    record_fault("a flipped bit in the newest checkpoint", f"none: {sentence}; using the previous checkpoint", None)
     flip_bit(path, 1000)
     flip_bit(out / "checkpoint" / f"epoch-000{EPOCHS - 1}" / "model.safetensors", 1000)
     done = run_here("train", *single_run.options, "--epochs", "9", "--resume", "--out", str(out))
@@ -180,20 +182,20 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_two_the_run(single_run, tmp_pat
     assert f"error: {sentence}; previous checkpoint: damaged checkpoint: " in done.stderr
 
 
-def test_a_run_that_saved_its_last_epoch_and_has_no_result_is_evaluated(single_run, tmp_path):
+def test_resume_after_last_epoch_only_evaluates(single_run, tmp_path):
     """The run was stopped after its last checkpoint. It trains no further epoch and evaluates the model."""
     out = tmp_path / "run"
     shutil.copytree(single_run.out, out)
     for name in ("result.json", "predictions.npy"):
         (out / name).unlink()
     tutorial("train", *single_run.options, "--resume", "--out", str(out))
-    assert losses(out) == pytest.approx(losses(single_run.out), rel=1e-6)
+    assert read_losses(out) == pytest.approx(read_losses(single_run.out), rel=1e-6)
     result, expected = (json.loads((folder / "result.json").read_text()) for folder in (out, single_run.out))
     assert (result["resumed_epochs"], result["test_accuracy"]) == (EPOCHS, expected["test_accuracy"])
     assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
 
 
-def test_another_partition_is_refused(tmp_path):
+def test_resume_with_other_partition_is_refused(tmp_path):
     """Rows of embeddings and shares of seed nodes belong to one partition, which the settings name by its node map."""
     settings, model = {"partition": "cut one"}, torch.nn.Linear(2, 2)
     save(tmp_path / "checkpoint", model, torch.optim.Adam(model.parameters()), 1, settings)
@@ -204,17 +206,17 @@ def test_another_partition_is_refused(tmp_path):
         pass
     assert writing.exists()
     with open_run(tmp_path, SILENT, again, settings) as log:
-        assert log.resumed == epochs_of(1)
+        assert log.resumed == make_epochs(1)
     assert not writing.exists()
 
 
-def test_a_loss_that_is_no_number_ends_the_run(single_run, tmp_path, saw):
+def test_nonfinite_loss_ends_the_run(single_run, tmp_path, record_fault):
     """D21. A loss that is not finite ends the run with an error that names the epoch and the step."""
     done = tutorial("train", *single_run.options, "--learning-rate", "1e30", "--out", str(tmp_path / "run"), code=1)
     assert "error: loss is nan in epoch 1, step 2; try a smaller --learning-rate" in done.stderr
     assert "Traceback" not in done.stderr
     error = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
-    saw("a loss that is no number", error.removeprefix("error: "), "at once")
+    record_fault("a loss that is no number", error.removeprefix("error: "), "at once")
 
 
 FULL_DISK = """
@@ -237,7 +239,7 @@ print((folder / "run" / "result.json").read_text())
 """
 
 
-def test_a_full_disk_names_the_file_and_the_run_continues_when_there_is_space(single_run, emulation, tmp_path, saw):
+def test_resume_after_full_disk(single_run, emulation, tmp_path, record_fault):
     """One checkpoint has about 115 kB. There is space for the first one only."""
     arguments = single_run.options
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), *arguments], capture_output=True, text=True)
@@ -248,5 +250,7 @@ def test_a_full_disk_names_the_file_and_the_run_continues_when_there_is_space(si
     assert "/checkpoint/epoch-0002/" in first
     assert second.startswith("0 ")
     found = json.loads("\n".join(result[result.index("{") :]))
-    assert [epoch["loss"] for epoch in found["epochs"]] == pytest.approx(losses(single_run.out), rel=1e-6)
-    saw("disk full while a checkpoint is written; the one before survives", first.removeprefix("1 error: "), "at once")
+    assert [epoch["loss"] for epoch in found["epochs"]] == pytest.approx(read_losses(single_run.out), rel=1e-6)
+    record_fault(
+        "disk full while a checkpoint is written; the one before survives", first.removeprefix("1 error: "), "at once"
+    )

@@ -15,7 +15,7 @@ print(found.folder, {"torch", "dgl", "pandas"} & sys.modules.keys())
 """
 
 
-def test_a_partition_is_found_without_torch_and_dgl(tmp_path):
+def test_partition_lookup_does_not_import_torch_or_dgl(tmp_path):
     source = DataSource("synthetic-products", 0.002, root=tmp_path)
     assert source.find_partition(2, features=True) is None
     made = source.partition(source.load(), 2, print)
@@ -27,7 +27,7 @@ def test_a_partition_is_found_without_torch_and_dgl(tmp_path):
     assert source.find_partition(3, features=True) is None
 
 
-def test_a_changed_file_is_another_data_set(tmp_path):
+def test_changed_file_changes_the_data_set(tmp_path):
     (tmp_path / "graph").mkdir()
     source = DataSource(str(tmp_path / "graph"), root=tmp_path)
     keys = [source._name_file(2)]

@@ -69,7 +69,7 @@ def test_two_machines_from_the_command_line(finished_run):
     ("asked", "samplers", "compact"),
     [({}, 0, True), ({"task": "embedding"}, 0, False), ({"loader": "dgl"}, 0, False), ({}, 1, False)],
 )
-def test_parts_are_in_graphbolt_s_format_if_edges_need_no_ids(partition_of, tmp_path, asked, samplers, compact):
+def test_graphbolt_format_is_used_without_edge_ids(partition_of, tmp_path, asked, samplers, compact):
     """DGL's sampler, sampler processes and other tasks need parts in DGL's format, which are six times as large."""
     layout = Layout(emulate=2, samplers=samplers)
     partition = partition_of(2)

@@ -1,4 +1,4 @@
-"""Real agents without a real job: their messages, their end, what they leave, and who can hide a module from them."""
+"""Real agents with simple commands: messages, shutdown, remaining files and imported modules."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import wait_until
-from fault_support import coordinator_of
+from fault_support import JobRun
 
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.launcher.agents import Agents
@@ -24,7 +24,7 @@ SLEEP = ["sleep", "1000"]
 
 
 def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
-    """A job whose servers are any command; no trainer is ever started."""
+    """Return the plan of a job whose servers are any command and whose trainers never start."""
     paths = {"part_config": "none.json", "ip_config": str(folder / "ip_config.txt"), "log_dir": str(folder / "logs")}
     options = {**paths, "cwd": str(folder), "master_port": cluster.master_port, **fields}
     return JobPlan(cluster.machines, list(command), **options)
@@ -32,13 +32,13 @@ def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
 
 def fail(cluster, plan: JobPlan, **options) -> JobFailed:
     with pytest.raises(JobFailed) as caught:
-        coordinator_of(cluster, plan, check=False, **options).run_job()
+        JobRun(cluster, plan, check=False, **options).run_job()
     return caught.value
 
 
 @pytest.fixture
 def stopped_agent(tmp_path):
-    """An agent with a server, stopped in the middle of its work, and what those who wait for it have said."""
+    """A stopped agent with a server, and the messages of the processes that wait for it."""
     said: list[str] = []
     with LocalBackend() as cluster:
         plan = plan_in(tmp_path, cluster, *SLEEP)
@@ -52,7 +52,7 @@ def stopped_agent(tmp_path):
         agents.clean_up({0}, SHM_PATTERNS)
 
 
-def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
+def test_agent_that_does_not_read_blocks_no_other(stopped_agent):
     agents, said = stopped_agent
     start = time.monotonic()
     for _ in range(20_000):  # a pipe takes 64 KB
@@ -64,8 +64,8 @@ def test_an_agent_that_does_not_read_holds_up_nobody(stopped_agent):
     assert said == ["waiting for the agents to stop their processes (for at most 2.5 s)"]
 
 
-def test_ctrl_c_while_a_stopped_agent_is_waited_for(stopped_agent):
-    """L4. Raised by a real signal; the agent and what it started are gone at once."""
+def test_ctrl_c_kills_stopped_agent_at_once(stopped_agent):
+    """L4. After a real signal, the agent and its processes end immediately."""
     agents, _ = stopped_agent
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -88,7 +88,7 @@ def test_an_agent_names_the_process_that_uses_its_shm(tmp_path):
     )
 
 
-def test_a_job_runs_in_a_workspace_with_files_named_like_modules_of_python(tmp_path):
+def test_workspace_files_do_not_shadow_standard_library(tmp_path):
     """L29. The agent, its checks and the ranks import Python's own modules."""
     for name in ("copy", "random", "json", "queue", "socket", "runpy", "selectors"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the one of Python')\n")
@@ -100,7 +100,7 @@ def test_a_job_runs_in_a_workspace_with_files_named_like_modules_of_python(tmp_p
     with LocalBackend() as cluster:
         command = [sys.executable, "below/train.py", "argument"]
         plan = plan_in(tmp_path, cluster, *command, part_config="", trainers=2)
-        coordinator_of(cluster, plan).run_job()
+        JobRun(cluster, plan).run_job()
         log = (tmp_path / "logs" / "machine-0" / "trainer-1.log").read_text()
     assert log.startswith("argument copied\n[")
     names = json.loads(log.splitlines()[1])

@@ -1,4 +1,4 @@
-"""Emulated machines: real namespaces, real cables."""
+"""Emulated machines with real namespaces and links."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def transfer(cluster: EmulatedBackend, source: Machine, target: Machine, size: i
     return seconds
 
 
-def test_machines_are_separate_reach_each_other_and_reap_orphans(emulation, nothing_left):
+def test_machines_are_isolated_connected_and_reap_orphans(emulation, nothing_left):
     """L33. The parent of an orphan is PID 1 of its machine, which leaves no zombie."""
     with EmulatedBackend(8) as cluster:
         first, *_, last = cluster.machines
@@ -70,7 +70,7 @@ def test_machines_are_separate_reach_each_other_and_reap_orphans(emulation, noth
         wait_until(lambda: "(sleep)" not in output(cluster, first, "sh", "-c", processes), "the orphan to go")
 
 
-def test_a_shaped_wire_is_not_faster_than_its_rate(emulation, nothing_left):
+def test_shaped_link_does_not_exceed_its_rate(emulation, nothing_left):
     """L33. The bucket lets 256 KiB through at once."""
     assert BURST_BYTES >= 256 * 1024
     size = 20_000_000
@@ -86,7 +86,7 @@ def where_forbidden(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
-def test_where_namespaces_are_forbidden_a_first_run_stays_on_this_machine(emulation, nothing_left, data_root, tmp_path):
+def test_first_run_without_namespaces_uses_one_machine(emulation, nothing_left, data_root, tmp_path):
     """L31. As in `make run`. Machines that the user asks for are an error, which names the refused step."""
     words = ["-m", "tutorial_lib", "train", "--scale", "0.005", "--epochs", "1", "--root", str(data_root)]
     done = where_forbidden(*words, "--out", str(tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""Servers and trainers that one process of their machine has forked: they are as if the agent had started each."""
+"""Servers and trainers that are forked by one process behave like processes that the agent has started."""
 
 import json
 import os
@@ -40,8 +40,8 @@ time.sleep(1000)
 
 
 @pytest.fixture
-def program(partition_of, tmp_path) -> Callable[..., RunningJob]:
-    """Starts a program as a job of this machine with two servers and two trainers."""
+def start_program(partition_of, tmp_path) -> Callable[..., RunningJob]:
+    """``start_program(cluster, text)`` starts a program as a job with two servers and two trainers."""
 
     def start(cluster: LocalBackend, text: str) -> RunningJob:
         (tmp_path / "program.py").write_text(text)
@@ -52,17 +52,17 @@ def program(partition_of, tmp_path) -> Callable[..., RunningJob]:
     return start
 
 
-def told(folder: Path) -> dict[str, dict]:
+def read_reports(folder: Path) -> dict[str, dict]:
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*-?.json")}
 
 
-def test_what_they_are(program, tmp_path):
+def test_forked_processes_are_children_of_the_agent(start_program, tmp_path):
     """L6, L13. Each is a child of the agent, and dies with it. No thread of OpenMP or DGL was there at the fork."""
     with LocalBackend(servers=2) as cluster:
-        job = program(cluster, TELLS)
+        job = start_program(cluster, TELLS)
         names = ["client-0", "client-1", "server-0", "server-1"]
-        wait_until(lambda: sorted(told(tmp_path)) == names, "four processes", 60)
-        found = told(tmp_path)
+        wait_until(lambda: sorted(read_reports(tmp_path)) == names, "four processes", 60)
+        found = read_reports(tmp_path)
         (agent,) = {entry["parent"] for entry in found.values()}
         assert psutil.Process(agent).ppid() == os.getpid()
         assert len({entry["forked_by"] for entry in found.values()}) == 1
@@ -95,10 +95,10 @@ def test_what_they_are(program, tmp_path):
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9 (SIGKILL)"),
     ],
 )
-def test_an_end_before_anything_is_forked(text, cause, program, saw):
+def test_forkserver_ends_before_the_first_fork(text, cause, start_program, record_fault):
     with LocalBackend(servers=2) as cluster:
-        error, seconds = program(cluster, text).end()
+        error, seconds = start_program(cluster, text).end()
     assert str(error) == f"forkserver on machine-0: {cause}"
     assert seconds < 60
     if "SIGKILL" in cause:
-        saw("SIGKILL to the process that imports for a machine", error, seconds)
+        record_fault("SIGKILL to the process that imports for a machine", error, seconds)

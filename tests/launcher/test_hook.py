@@ -36,7 +36,7 @@ def start(folder: Path, code: str, python_path: str = "", **more: str) -> subpro
     ("end", "code", "exception"),
     [("raise ValueError('no such row')", 1, "ValueError"), ("sys.exit(3)", 3, "SystemExit")],
 )
-def test_a_failed_rank_does_not_wait_in_an_exit_handler(tmp_path, end, code, exception):
+def test_failed_rank_skips_exit_handlers(tmp_path, end, code, exception):
     """L9. The rank leaves a failure event and ends."""
     rank = start(tmp_path, WAITS_AT_EXIT + end)
     rank.communicate(timeout=20)
@@ -45,7 +45,7 @@ def test_a_failed_rank_does_not_wait_in_an_exit_handler(tmp_path, end, code, exc
     assert (event["kind"], event["rank"], event["exception"]) == ("failure", 1, exception)
 
 
-def test_a_worker_ends_with_its_rank(tmp_path):
+def test_worker_ends_when_its_rank_is_killed(tmp_path):
     """L11. The worker of a killed rank would wait for work forever."""
     (tmp_path / "workers.py").write_text("import time\ndef work():\n    time.sleep(100)\n")
     code = "import multiprocessing as mp, time, workers\n"
@@ -60,7 +60,7 @@ def test_a_worker_ends_with_its_rank(tmp_path):
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "the end of the worker")
 
 
-def test_the_sitecustomize_of_the_user_runs_too(tmp_path):
+def test_sitecustomize_of_user_also_runs(tmp_path):
     """L30. The hook has the same name."""
     (tmp_path / "sitecustomize.py").write_text("print('of the user')\n")
     output, _ = start(tmp_path, "print('program')", str(tmp_path)).communicate(timeout=20)

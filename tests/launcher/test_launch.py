@@ -1,10 +1,10 @@
-"""The agent and the coordinator with real jobs that go wrong: the cause is named and nothing is left."""
+"""Agent and coordinator in real jobs that fail: the cause is named, and no processes or files remain."""
 
 import time
 from collections.abc import Callable
 
 import pytest
-from fault_support import CLEAN_EXIT_SECONDS, coordinator_of, examine, plan_of
+from fault_support import CLEAN_EXIT_SECONDS, JobRun, plan_of, run_checks
 
 from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
 from tutorial_lib.job.layout import Layout
@@ -27,7 +27,7 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
 
 def run_and_fail(cluster, plan: JobPlan, limits: Limits = Limits()) -> JobFailed:
     with pytest.raises(JobFailed) as caught, cluster:
-        coordinator_of(cluster, plan, limits=limits).run_job()
+        JobRun(cluster, plan, limits=limits).run_job()
     return caught.value
 
 
@@ -38,7 +38,7 @@ def run_and_fail(cluster, plan: JobPlan, limits: Limits = Limits()) -> JobFailed
         ("no-such-program", "cannot start 'no-such-program': No such file or directory"),
     ],
 )
-def test_a_command_that_never_serves_is_named_at_once(command, words, two_machines, tmp_path):
+def test_server_command_that_ends_early_is_a_failure(command, words, two_machines, tmp_path):
     """L17. A server that ends before the trainers is a failure."""
     cluster, partition = two_machines
     start = time.monotonic()
@@ -48,7 +48,7 @@ def test_a_command_that_never_serves_is_named_at_once(command, words, two_machin
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
 
-def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
+def test_job_ends_at_its_time_limit(two_machines, tmp_path):
     cluster, partition = two_machines
     plan = plan_of(cluster, partition, tmp_path, "hang", "1")
     failure = run_and_fail(cluster, plan, Limits(job=5))
@@ -56,14 +56,14 @@ def test_a_job_over_its_time_limit_is_ended(two_machines, tmp_path):
 
 
 def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, tmp_path, monkeypatch):
-    """Also with a temporary folder whose name is too long for the sockets of the samplers: there they would stall."""
+    """The name of the temporary folder is too long for the sockets of samplers, which would stall."""
     temporary = tmp_path / ("long" * 20)
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     cluster = LocalBackend(servers=2)
     with cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
-        coordinator = coordinator_of(cluster, plan)
+        coordinator = JobRun(cluster, plan)
         use = coordinator.run_job()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
@@ -74,16 +74,16 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
 
 
-def test_two_jobs_on_one_shm_are_refused(tmp_path):
+def test_second_job_on_same_shm_is_refused(tmp_path):
     """L34. The agent of a job locks /dev/shm."""
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
         plan = JobPlan(cluster.machines, ["true"], "", "", str(tmp_path / "logs"), str(tmp_path), cluster.master_port)
-        (finding,) = examine(cluster, plan).failed
+        (finding,) = run_checks(cluster, plan).failed
     assert finding.sentence.startswith("machine-0: leftovers: another job is running on this machine")
 
 
 def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
-    """Two machines are what most other tests use."""
+    """Most other tests use two machines."""
     config = TrainConfig(epochs=1, fanouts=(5, 5), batch_size=100, hidden_size=16)
     result = run_distributed(partition_of(4), Layout(emulate=4), config, tmp_path / "run")
     assert (result["world_size"], len(result["bytes_sent"])) == (4, 4)
@@ -106,6 +106,6 @@ def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
         ("KeyError: 3 (killed by signal 6 (SIGABRT))", False),
     ],
 )
-def test_what_only_says_that_another_process_is_gone(cause, consequence):
+def test_consequences_of_a_failure_are_recognized(cause, consequence):
     spec = JobPlan([Machine("machine-1", "10.0.0.1")], ["x"], "", "", "", ".", 1).to_spec()
     assert JobFailed(spec, 0, "trainer", 0, cause, []).is_consequence is consequence

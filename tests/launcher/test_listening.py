@@ -1,4 +1,4 @@
-"""Who listens where while a job runs: each machine on its own address, and with one machine on loopback only."""
+"""Listening addresses during a job: each machine uses its own address, a single machine loopback only."""
 
 import json
 import subprocess
@@ -22,14 +22,14 @@ print(json.dumps(found))
 """
 
 
-def listening(cluster, machine) -> list[tuple[str, int, int | None]]:
+def listening_sockets(cluster, machine) -> list[tuple[str, int, int | None]]:
     process = cluster.popen(machine, [sys.executable, "-c", LOOK], stdout=subprocess.PIPE, text=True)
     out, _ = process.communicate(timeout=20)
     return [tuple(entry) for entry in json.loads(out)]
 
 
-def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
-    """Servers, trainers and samplers are all there, and all of them on the machine's address."""
+def check_addresses(found: list[tuple[str, int, int | None]], plan, machine) -> None:
+    """Check that servers, trainers and samplers listen, and only on the address of the machine."""
     ports = {port for _address, port, _pid in found}
     assert {machine.port + server for server in range(plan.servers)} <= ports, found
     assert (plan.master_port in ports) == (machine == plan.machines[0]), found
@@ -40,25 +40,25 @@ def check(found: list[tuple[str, int, int | None]], plan, machine) -> None:
 
 def test_a_job_on_two_machines_listens_on_their_addresses_only(emulation, partition_of, tmp_path):
     with EmulatedBackend(2) as cluster:
-        look_while_it_runs(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1))
+        check_during_job(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1))
 
 
 def test_a_job_on_this_computer_listens_on_loopback_only(partition_of, tmp_path):
     with LocalBackend(servers=2) as cluster:
         numbers = {"trainers": 2, "samplers": 1, "servers": 2, "forks": False}
-        look_while_it_runs(cluster, plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", **numbers))
+        check_during_job(cluster, plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", **numbers))
 
 
-def look_while_it_runs(cluster: Backend, plan: JobPlan) -> None:
+def check_during_job(cluster: Backend, plan: JobPlan) -> None:
     job = RunningJob(cluster, plan)
     try:
         job.wait_for("beat", 4, seconds=120)
         own = {process.pid for process in psutil.Process().children(recursive=True)}
         for machine in cluster.machines:
-            found = listening(cluster, machine)
+            found = listening_sockets(cluster, machine)
             if isinstance(cluster, LocalBackend):  # other programs listen here, too
                 found = [entry for entry in found if entry[2] in own]
-            check(found, plan, machine)
+            check_addresses(found, plan, machine)
     finally:
         error, _ = job.end()
     assert error is None

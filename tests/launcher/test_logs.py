@@ -1,4 +1,4 @@
-"""Logs, events and output of any size: what is read, how much memory it needs, and what waits for a reader."""
+"""Logs, events and output of any size, and the memory that reading them needs."""
 
 import os
 import tracemalloc
@@ -20,13 +20,13 @@ from tutorial_lib.launcher import logs
         (-6, ["KeyError: handled", "what(): bad_alloc"], None),
     ],
 )
-def test_only_an_exception_at_the_end_is_a_cause(code, lines, cause):
+def test_exception_at_end_of_log_is_the_cause(code, lines, cause):
     """L16. The last line of a log counts only with the exit code of an exception."""
     assert logs.uncaught_exception(lines, code) == cause
 
 
 @pytest.mark.parametrize(("end", "count", "last"), [(b"line\n" * 50, 20, "line"), (b"x" * 2000, 1, "... (cut here)")])
-def test_the_end_of_a_log_of_a_gigabyte_needs_no_memory(tmp_path, end, count, last):
+def test_tail_of_huge_log_needs_little_memory(tmp_path, end, count, last):
     log = tmp_path / "server-0.log"
     with log.open("wb") as file:
         file.truncate(1 << 30)  # zeros that need no room on the disk: one line
@@ -59,7 +59,7 @@ def write(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_whole_lines_from_now_on_and_the_rest_at_the_end(tmp_path):
+def test_follower_returns_complete_lines_and_rest_at_end(tmp_path):
     log = tmp_path / "trainer-1.log"
     log.write_text("of an earlier job\n")
     files = logs.JobFiles(tmp_path)
@@ -76,7 +76,7 @@ def test_whole_lines_from_now_on_and_the_rest_at_the_end(tmp_path):
 
 
 @pytest.mark.parametrize(("count", "width"), [(150, 1), (900_000, 1)])
-def test_of_a_burst_the_end_is_shown_and_the_bytes_before_are_counted(tmp_path, count, width):
+def test_burst_of_output_is_shortened_to_its_end(tmp_path, count, width):
     """L23. A program that prints faster than a terminal can show holds nobody up."""
     log, files = tmp_path / "trainer-0.log", logs.JobFiles(tmp_path)
     write(log, "".join(f"{k} {'x' * width}\n" for k in range(count)))
@@ -88,7 +88,7 @@ def test_of_a_burst_the_end_is_shown_and_the_bytes_before_are_counted(tmp_path, 
     assert [output["lines"] for output in files.output(rest=True)] == [["x" * 1000 + " ... (cut here)"]]
 
 
-def test_machine_and_trainer_stand_in_front(capsys):
+def test_output_lines_begin_with_machine_and_trainer(capsys):
     event = {"kind": "output", "machine": "machine-1", "trainer": 0, "lines": ["a [b]"], "skipped": 1200}
     RunDisplay().on_event(event)
     assert capsys.readouterr().out == "[machine-1 0] ... 1,200 bytes omitted, see the log\n[machine-1 0] a [b]\n"

@@ -6,7 +6,7 @@ from tutorial_lib.launcher import network
 from tutorial_lib.launcher.network import SilentPeers, bytes_sent, find_interface, ipv4_addresses
 
 
-def test_addresses_are_those_of_dgl():
+def test_addresses_agree_with_dgl():
     """L28. DGL sees the first address of each interface."""
     from dgl.distributed.rpc_client import local_ip4_addr_list
 
@@ -15,7 +15,7 @@ def test_addresses_are_those_of_dgl():
     assert bytes_sent("lo") == 0
 
 
-def test_a_peer_is_silent_if_segments_are_repeated(monkeypatch):
+def test_repeated_segments_mean_silent_peer(monkeypatch):
     """L21. A cut of 5 s survives, and 25 s of retransmissions do not."""
     remote = "0000000000000000FFFF000002004D0A:2000"
     clock, fields = [0.0], ["0:", "01004D0A:1000", remote, "01", "0:0", "01:00000001", "0", "0"]
@@ -30,7 +30,7 @@ def test_a_peer_is_silent_if_segments_are_repeated(monkeypatch):
     assert SilentPeers(["10.77.0.3"]).silent_seconds() == {}
 
 
-def test_a_listening_port_is_seen_and_no_other():
+def test_only_listening_ports_are_found():
     """L22. Ports are read from the kernel, because DGL counts a trial connection as a client."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

@@ -22,7 +22,7 @@ SMALL = ["--scale", "0.003", "--fanouts", "5,5", "--hidden-size", "16"]
 
 @pytest.fixture
 def disk_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the disks of all machines are stored."""
+    """Return the folder of the disks of all machines."""
     needs_rsync()
     folder = tmp_path / "all disks"
     folder.mkdir()
@@ -44,7 +44,7 @@ def on(machine: str, command: str, code: int = 0) -> str:
 
 
 def test_machines_share_no_folder(lab, disk_folder, data_root, tmp_path):
-    """What is private, and what is visible and read-only."""
+    """Some folders are private, and others are visible and read-only."""
     (run := tmp_path / "run").mkdir()
     private = [str(Path.home()), "/tmp", str(disk_folder), f"{CHECKOUT}/data", f"{CHECKOUT}/runs"]
     read_only = [str(CHECKOUT), f"{CHECKOUT}/tutorial_lib", sys.prefix, sys.base_prefix]
@@ -62,9 +62,7 @@ def test_machines_share_no_folder(lab, disk_folder, data_root, tmp_path):
     wait_until(lambda: not list(disk_folder.iterdir()), "the disks to be removed")
 
 
-def test_a_killed_command_leaves_no_disks_and_its_run_goes_on(
-    emulation, nothing_left, disk_folder, data_root, tmp_path
-):
+def test_resume_after_kill_of_command_with_private_disks(emulation, nothing_left, disk_folder, data_root, tmp_path):
     run = tmp_path / "run"
     words = ["train", "--emulate", "2", "--own-disks", *SMALL, "--root", str(data_root), "--out", str(run)]
     words += ["--batch-size", "20"]

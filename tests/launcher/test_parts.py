@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from preflight_support import ELSEWHERE, EMPTY, HERE, failed, flip_last_bit, the_fail
+from preflight_support import ELSEWHERE, EMPTY, HERE, failed, flip_last_bit, only_failure
 
 from tutorial_lib.job import dgl
 from tutorial_lib.job.dgl import JobPlan
@@ -39,7 +39,7 @@ def test_a_good_partition(damaged):
     plan = damaged()
     checksums, shm = parts(plan)
     assert (checksums.status, checksums.detail.split()[-2:], shm.status) == ("ok", ["checksums", "correct"], "ok")
-    finding = the_fail(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
+    finding = only_failure(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
     assert "has 2 parts for 3 machines" in finding.detail
 
 
@@ -52,24 +52,24 @@ def test_a_good_partition(damaged):
         (GRAPHBOLT_FILE, flip_last_bit, "has changed since it was written (checksum)"),
     ],
 )
-def test_a_damaged_file_of_this_machine_is_named(damaged, name, change, words):
+def test_damaged_local_part_file_is_named(damaged, name, change, words):
     plan = damaged(f"part0/{name}", change)
-    finding = the_fail(parts(plan))
+    finding = only_failure(parts(plan))
     assert f"part0/{name}" in finding.detail
     assert words in finding.detail
     assert not failed(parts(plan, 1))  # the other machine has its own part
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"num_parts": 2, "part-0": []}'])
-def test_a_bad_description(tmp_path, text):
+def test_invalid_part_config_is_refused(tmp_path, text):
     config = tmp_path / "p.json"
     if text is not None:
         config.write_text(text)
-    finding = the_fail(parts(replace(EMPTY, machines=[HERE, ELSEWHERE], part_config=str(config))))
+    finding = only_failure(parts(replace(EMPTY, machines=[HERE, ELSEWHERE], part_config=str(config))))
     assert str(config) in finding.detail
 
 
-def test_files_of_other_tools(damaged):
+def test_part_files_of_dgl_tools_are_accepted(damaged):
     """Partitions of DGL's tools have no manifest, and can have absolute paths."""
     plan = damaged("manifest.json", Path.unlink)
     config = Path(plan.part_config)
@@ -84,10 +84,10 @@ def test_files_of_other_tools(damaged):
     assert f"part0/{GRAPHBOLT_FILE}; if GraphBolt is used, DGL unpickles it, which can run any code" in formats.detail
     assert formats.remedy
     os.truncate(config.parent / entry["node_feats"], 0)
-    assert "node_feat.dgl is empty" in the_fail(parts(plan)).detail
+    assert "node_feat.dgl is empty" in only_failure(parts(plan)).detail
 
 
-def test_the_checksums_of_large_files_are_not_compared(damaged, monkeypatch):
+def test_checksums_of_large_files_are_skipped(damaged, monkeypatch):
     monkeypatch.setattr(dgl, "CHECKSUM_BYTES", 0)
     assert not failed(parts(damaged("part0/node_feat.dgl", flip_last_bit)))
 
@@ -95,7 +95,7 @@ def test_the_checksums_of_large_files_are_not_compared(damaged, monkeypatch):
 def test_shared_memory_that_is_too_small(damaged, monkeypatch):
     plan = damaged()
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**6))
-    finding, compact = (the_fail(parts(each)) for each in (plan, replace(plan, command=ASKS)))
+    finding, compact = (only_failure(parts(each)) for each in (plan, replace(plan, command=ASKS)))
     needed, smaller = (int(re.findall(r"about (\d+) MB", each.detail)[0]) for each in (finding, compact))
     assert finding.detail == f"1 MB free; the servers need about {needed} MB"
     assert "docker: --shm-size=1g" in finding.remedy

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import PYTHONPATH_OF_ALL, events_of, ordinary_user, tutorial, wait_until
+from commands import PYTHONPATH_OF_ALL, ordinary_user, read_events, tutorial, wait_until
 
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.persistent import find_program
@@ -75,7 +75,7 @@ class Pods:
         self.env |= {"PYTHONPATH": PYTHONPATH_OF_ALL, "PATH": f"/media/bin:{os.environ['PATH']}", **variables}
 
     def start(self, index: int) -> subprocess.Popen:
-        """The container of a pod."""
+        """Start the container of a pod."""
         env = [f"{name}={value}" for name, value in {**self.env, "JOB_COMPLETION_INDEX": str(index)}.items()]
         script = CONTAINER.format(folder=self.folder, user=USER)
         command = ["sh", "-c", script, "container", "env", "-i", *env, "bash", "/media/pod.sh", *self.args]
@@ -83,13 +83,13 @@ class Pods:
             return self.cluster.popen(self.cluster.machines[index], command, stdout=log, stderr=log)
 
     def log(self, index: int) -> str:
-        """The output of a pod."""
+        """Return the output of a pod."""
         return (self.folder / f"pod-{index}.log").read_text()
 
 
 @pytest.fixture
 def pods(emulation, nothing_left, tmp_path) -> Iterator[Any]:
-    """``pods(objects, **variables)``: the machines of a manifest, switched off at the end."""
+    """``pods(objects, **variables)`` starts the machines of a manifest, which stop at the end of the test."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None or find_program("sshd") is None:
         pytest.skip("needs root, setpriv and an ssh server")
     with contextlib.ExitStack() as stack:
@@ -102,7 +102,7 @@ def pods(emulation, nothing_left, tmp_path) -> Iterator[Any]:
 
 
 @pytest.mark.cluster
-def test_a_lost_pod_0_starts_again_and_the_run_goes_on(pods, tmp_path):
+def test_run_resumes_after_loss_of_pod_0(pods, tmp_path):
     """L2. As on a drained node: SIGTERM ends the run with a checkpoint, and the other pod waits for its successor."""
     job = pods(manifest(tmp_path / "m", "train", *SMALL, "--epochs", "400"))
     first, second = job.start(0), job.start(1)
@@ -112,7 +112,7 @@ def test_a_lost_pod_0_starts_again_and_the_run_goes_on(pods, tmp_path):
     assert first.wait(60) == 143, job.log(0)
     assert "terminated by SIGTERM; all started processes have been stopped" in job.log(0)
     assert second.poll() is None, job.log(1)
-    epochs = sum(event["kind"] == "epoch" for event in events_of(job.run))
+    epochs = sum(event["kind"] == "epoch" for event in read_events(job.run))
     job.args[job.args.index("400")] = str(epochs + 2)
     first = job.start(0)
     assert (first.wait(240), second.wait(30)) == (0, 0), job.log(0) + job.log(1)
@@ -127,8 +127,8 @@ def test_a_lost_pod_0_starts_again_and_the_run_goes_on(pods, tmp_path):
 
 
 @pytest.mark.cluster
-def test_waits_of_pods_have_limits(pods, tmp_path):
-    """L25. Nothing asks a question: a login that fails has a reason."""
+def test_pod_waits_time_out(pods, tmp_path):
+    """L25. ssh asks no question, and a failed login is reported with its reason."""
     job = pods(manifest(tmp_path / "m", "train", *SMALL), TUTORIAL_WAIT="4")
     assert job.start(0).wait(60) == 1
     assert "error: pod 0: waited 4 s for pod 1 (dgl-1.dgl): ssh: connect to host 10.77.0.2 port 2222: " in job.log(0)
@@ -139,7 +139,7 @@ def test_waits_of_pods_have_limits(pods, tmp_path):
 
 @pytest.mark.parametrize("words", [["train"], LAUNCH])
 @pytest.mark.parametrize("options", [(), ("--gpus-per-node", "2", "--mem", "64G", "--shm", "20Gi", "--name", "on")])
-def test_kubernetes_accepts_the_manifest(words, options, tmp_path):
+def test_manifest_matches_kubernetes_schema(words, options, tmp_path):
     objects = manifest(tmp_path, *words, nodes=4, options=options)
     assert list(objects) == ["Service", "NetworkPolicy", "ConfigMap", "Secret", "Job"]
     for document in objects.values():

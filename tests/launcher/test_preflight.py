@@ -1,11 +1,11 @@
-"""What the coordinator compares before a job, and the checks of emulated machines."""
+"""Comparisons of the coordinator before a job, and the checks of emulated machines."""
 
 import re
 import subprocess
 import sys
 
 import pytest
-from fault_support import examine, plan_of
+from fault_support import plan_of, run_checks
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.ip_config import check_private
@@ -30,8 +30,8 @@ def two(emulation):
         yield cluster
 
 
-def test_two_machines_that_are_fit(two, partition_of, tmp_path):
-    findings = examine(two, plan_of(two, partition_of(2), tmp_path))
+def test_preflight_of_two_working_machines(two, partition_of, tmp_path):
+    findings = run_checks(two, plan_of(two, partition_of(2), tmp_path))
     assert {f.status for f in findings} == {"ok"}, findings
     for name in ("machine-0", "machine-1"):
         checks = {f.check for f in findings if f.machine == name}
@@ -39,11 +39,11 @@ def test_two_machines_that_are_fit(two, partition_of, tmp_path):
     assert not (tmp_path / "logs").exists()
 
 
-def test_a_foreign_segment_and_a_clock_that_is_ahead(two, partition_of, tmp_path, monkeypatch):
+def test_foreign_segment_and_wrong_clock_are_found(two, partition_of, tmp_path, monkeypatch):
     code = "open('/dev/shm/node~_N~feat-kvdata-', 'w').write('x')"
     two.popen(two.machines[1], [sys.executable, "-c", code]).wait()
     monkeypatch.setattr(agents, "CLOCK_SECONDS", -1.0)
-    found = {(f.machine, f.check): f for f in examine(two, plan_of(two, partition_of(2), tmp_path)).failed}
+    found = {(f.machine, f.check): f for f in run_checks(two, plan_of(two, partition_of(2), tmp_path)).failed}
     segment = found.pop(("machine-1", "leftovers"))
     assert segment.remedy.endswith("rm '/dev/shm/node~_N~feat-kvdata-'")
     assert set(found) == {("machine-0", "clock"), ("machine-1", "clock")}
@@ -58,7 +58,7 @@ def test_a_foreign_segment_and_a_clock_that_is_ahead(two, partition_of, tmp_path
         (["echo", "[1]"], r"machine-1: the agent ended unexpectedly \(exit code 0\)"),
     ],
 )
-def test_a_machine_that_does_not_answer(two, partition_of, tmp_path, instead, words, monkeypatch):
+def test_machine_without_answer_is_named(two, partition_of, tmp_path, instead, words, monkeypatch):
     original = two.popen
 
     def popen(machine: Machine, argv, **options) -> subprocess.Popen:
@@ -67,17 +67,17 @@ def test_a_machine_that_does_not_answer(two, partition_of, tmp_path, instead, wo
     monkeypatch.setattr(two, "popen", popen)
     monkeypatch.setattr(agents, "START_SECONDS", 4.0)
     with pytest.raises(InputError) as caught:
-        examine(two, plan_of(two, partition_of(2), tmp_path))
+        run_checks(two, plan_of(two, partition_of(2), tmp_path))
     assert re.match(words, caught.value.message)
 
 
-def test_another_version_of_tutorial_lib(two, partition_of, tmp_path, monkeypatch):
+def test_different_tutorial_lib_version_is_found(two, partition_of, tmp_path, monkeypatch):
     monkeypatch.setattr(agents, "package_digest", lambda: "another")
     with pytest.raises(InputError, match="machine-0: tutorial_lib differs from the version on this computer"):
-        examine(two, plan_of(two, partition_of(2), tmp_path))
+        run_checks(two, plan_of(two, partition_of(2), tmp_path))
 
 
-def test_the_agent_is_light():
+def test_agent_imports_few_modules():
     code = (
         "import sys, tutorial_lib.launcher.agent, tutorial_lib.job.dgl\n"
         "assert not {'torch', 'dgl', 'numpy', 'pydantic'} & set(sys.modules)"

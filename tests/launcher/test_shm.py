@@ -1,4 +1,4 @@
-"""The lock of /dev/shm and the clean-up after killed jobs, with real processes that are killed."""
+"""The lock of /dev/shm and the cleanup after killed jobs, with real processes."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ SPEC = JobSpec([], [], "", "", 0, shm_patterns=SHM_PATTERNS)
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen]]:
-    """``start(code, *arguments, before=[])``: a process that has printed "ready". It is killed at the end."""
+    """``start(code, *arguments, before=[])`` starts a process that prints "ready", and kills it at the end."""
     processes = []
 
     def start(code: str, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
@@ -67,7 +67,7 @@ def kill(process: subprocess.Popen) -> None:
     process.stdout.close()
 
 
-def test_a_running_job_keeps_its_files_and_excludes_others(start):
+def test_running_job_keeps_its_lock_and_files(start):
     """L34. The lock of a stopped process counts, too."""
     job = start(JOB)
     job.send_signal(signal.SIGSTOP)
@@ -95,7 +95,7 @@ def test_files_of_a_killed_job_are_removed_with_its_sockets(start):
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare program")
-def test_a_pid_does_not_show_whether_a_job_runs(emulation, start):
+def test_reused_pid_does_not_hold_the_lock(emulation, start):
     """L34. Containers can share /dev/shm and count their processes separately, and a PID can be used again."""
     inside = start(JOB, before=("unshare", "--user", "--pid", "--fork", "--kill-child"))
     with pytest.raises(WaitedTooLong):
@@ -105,7 +105,7 @@ def test_a_pid_does_not_show_whether_a_job_runs(emulation, start):
     assert job_files(SHM_PATTERNS) == []
 
 
-def test_older_files_do_not_belong_to_a_job(start):
+def test_older_shm_files_are_kept(start):
     """L34. Foreign files stay."""
     (SHM / FEATURE).write_bytes(b"x")
     assert clean_leftovers(SHM_PATTERNS) == []
@@ -118,7 +118,7 @@ def test_older_files_do_not_belong_to_a_job(start):
     assert finding.remedy.endswith(f"rm '{SHM / FEATURE}'")
 
 
-def test_a_file_in_use_stays(start):
+def test_mapped_shm_file_is_kept(start):
     """L34. DGL's own launch tool locks nothing, and its job can use files of the same names as a dead job."""
     job = start(JOB)
     user = start(USER, str(SHM / FEATURE))
@@ -131,7 +131,7 @@ def test_a_file_in_use_stays(start):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_a_file_of_another_user_stops_nobody(make):
+def test_files_of_other_users_do_not_block_the_job(make):
     """L34. Opening a pipe would block."""
     paths = [SHM / f"{PREFIX}hostile", SHM / FEATURE]
     for path in paths:

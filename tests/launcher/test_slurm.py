@@ -1,4 +1,4 @@
-"""A real Slurm (munge, slurmctld, slurmd) on emulated machines: jobs of ours in its allocations, as on a cluster."""
+"""Jobs in allocations of a real Slurm (munge, slurmctld, slurmd) on emulated machines."""
 
 import json
 import os
@@ -26,7 +26,7 @@ DAEMON_NAMES = {*sandbox.DAEMONS, "slurmscriptd", "slurmctld:", "slurmstepd"}
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[None]:
-    """Three nodes; skips where the host has no Slurm, or no right to run one."""
+    """Slurm with three nodes. Skip the tests if the host cannot run it."""
     if reason := why_not("Slurm"):
         pytest.skip(reason)
     with sandbox.slurm_machines(NODES, name=NAME, ttl="20m"):
@@ -34,13 +34,13 @@ def slurm() -> Iterator[None]:
 
 
 def on(machine: str, *words: str, code: int = 0) -> str:
-    """What a command prints on a machine."""
+    """Run a command on a machine and return its output."""
     done = tutorial("on", "--name", NAME, machine, *words, code=code, timeout=120)
     return done.stdout + done.stderr
 
 
 def submit(folder: Path, nodes: int, *command: str, options: tuple[str, ...] = ()) -> int:
-    """Write the script in a folder and hand it to Slurm; the number of the job."""
+    """Write the script in a folder, submit it to Slurm and return the number of the job."""
     folder.mkdir(exist_ok=True)
     tutorial("submit", "--nodes", str(nodes), "--partition", "main", *command, cwd=folder)
     done = on("machine-0", "sbatch", "--parsable", "--chdir", str(folder), *options, str(folder / "job.sh"))
@@ -48,19 +48,19 @@ def submit(folder: Path, nodes: int, *command: str, options: tuple[str, ...] = (
 
 
 def settings_of(run: FinishedRun) -> list[str]:
-    """Its options, but for those that say where it ran."""
+    """Return the options of a run without those for machines."""
     pairs = zip(run.options[::2], run.options[1::2], strict=True)
     return [word for pair in pairs if pair[0] not in ("--emulate", "--wire") for word in pair]
 
 
 def state(job: int | str) -> dict[str, str]:
-    """What Slurm knows of a job: ``JobState``, ``Restarts``, ``ExitCode``, ..."""
+    """Return the fields of a job in Slurm: ``JobState``, ``Restarts``, ``ExitCode``, ..."""
     words = on("machine-0", "scontrol", "show", "job", str(job)).split()
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def wait_for(job: int | str, *states: str, seconds: float = 240) -> str:
-    """Its state, which must become one of these."""
+    """Wait until a job has one of these states, and return the state."""
     for _left in retry_until_timeout(f"job {job} to be {' or '.join(states)}", seconds, pause=0.3):
         if (found := state(job)["JobState"]) in states:
             return found
@@ -72,22 +72,22 @@ def wait_for_text(log: Path, text: str) -> None:
     wait_until(lambda: log.exists() and text in log.read_text(), f"{text!r} in {log.name}", 120)
 
 
-def what_runs() -> list[str]:
-    """Everything on the nodes but the daemons of Slurm, and files in /dev/shm but the socket of munge."""
+def list_processes_and_shm() -> list[str]:
+    """Return processes and files in /dev/shm of the nodes, except those of Slurm and munge."""
     printed = [on(f"machine-{k}", "sh", "-c", "ps -eo pid= -o comm=; ls /dev/shm") for k in range(NODES)]
     words = [line.split()[-1] for line in "".join(printed).splitlines() if line.split()[0] != "1"]
     return [w for w in words if w not in {*DAEMON_NAMES, "munge.socket", "munge.socket.lock", "sh", "ps", "ls"}]
 
 
-def nothing_runs() -> None:
+def wait_until_idle() -> None:
     with suppress(WaitedTooLong):
-        wait_until(lambda: not what_runs(), "the nodes to be free")
-    assert what_runs() == []
+        wait_until(lambda: not list_processes_and_shm(), "the nodes to be free")
+    assert list_processes_and_shm() == []
 
 
 @pytest.mark.cluster
-def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
-    """Written and handed to Slurm by one command."""
+def test_submit_finale_to_slurm(slurm, data_root, tmp_path):
+    """One command writes the script and submits it."""
     (folder := tmp_path / "a").mkdir()
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--epochs", "1"]
     words = ["submit", "--go", "--nodes", "2", "--partition", "main", "finale", *settings, "--root", str(data_root)]
@@ -95,12 +95,12 @@ def test_a_finale_in_an_allocation(slurm, data_root, tmp_path):
     job = int(on("machine-0", "sh", "-c", there).split("Submitted batch job ")[1].split()[0])
     wait_for(job, "COMPLETED")
     assert json.loads((folder / "runs" / str(job) / "result.json").read_text())["machines"] == 2
-    nothing_runs()
+    wait_until_idle()
 
 
 @pytest.mark.cluster
-def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
-    """Preempted in training by a job of another partition, put back into the queue, started again by Slurm."""
+def test_preempted_job_resumes_with_equal_losses(slurm, finished_run: FinishedRun, tmp_path):
+    """A job of another partition preempts the training. Slurm requeues and restarts the job."""
     folder, undisturbed = tmp_path / "a", tmp_path / "undisturbed"
     job = submit(folder, 2, "train", *settings_of(finished_run), "--epochs", "9")
     log = folder / "runs" / f"{job}.log"
@@ -109,7 +109,7 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
     urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
     wait_for(int(urgent), "COMPLETED")
     wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
-    nothing_runs()
+    wait_until_idle()
     on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_for(job, "COMPLETED")
     assert state(job)["Restarts"] == "1"
@@ -121,7 +121,7 @@ def test_a_job_makes_room_and_goes_on_with_equal_losses(slurm, finished_run: Fin
 
 
 @pytest.mark.cluster
-def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, data_root, tmp_path):
+def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path):
     folder = tmp_path / "a"
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
     settings += ["--batch-size", "2"]  # epochs long enough to be told in the middle of one
@@ -151,12 +151,12 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     wait_for_text(logs[0], "continuing after")  # a step, or an epoch if it was told during validation
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
-    nothing_runs()
+    wait_until_idle()
 
 
 @pytest.fixture
 def allocation(tmp_path, monkeypatch) -> None:
-    """Programs with the names of Slurm's; the allocation has three nodes."""
+    """An allocation of three nodes with fake programs of Slurm."""
     for name, text in {"scontrol": "echo a; echo b; echo c", "srun": 'echo "$@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -164,7 +164,7 @@ def allocation(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b,c")
 
 
-def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
+def test_backend_uses_first_nodes_of_allocation(allocation, tmp_path, monkeypatch):
     """L27. A step shares CPUs and memory of the job, and starts in a folder that every node has."""
     cluster = SlurmBackend(count=2)
     assert [machine.name for machine in cluster.machines] == ["a", "b"]
@@ -187,7 +187,7 @@ def test_the_first_nodes_of_an_allocation(allocation, tmp_path, monkeypatch):
         (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses match its name"),
     ],
 )
-def test_the_address_of_a_node(subnet, found, answer, allocation):
+def test_address_of_slurm_node(subnet, found, answer, allocation):
     cluster = SlurmBackend(subnet, 1)
     cluster.machines = [Machine("no-such-node.invalid", "")]
     hello = Hello("", "/home/me", {"lo": ["127.0.0.1"], **{card: [address] for card, address in found.items()}})

@@ -1,4 +1,4 @@
-"""ip_config.txt in and out, and the plan that agents receive."""
+"""Reading and writing ip_config.txt, and the plan that agents receive."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def test_ip_config_round_trip_and_blank_lines(tmp_path):
         ("\n", "lists no machines"),
     ],
 )
-def test_faults_are_named_with_their_line(tmp_path, text, words):
+def test_ip_config_errors_name_their_line(tmp_path, text, words):
     (tmp_path / "c.txt").write_text(text)
     with pytest.raises(InputError, match=words):
         read_ip_config(tmp_path / "c.txt")
@@ -55,7 +55,7 @@ PLAN = JobPlan(
 SPEC = PLAN.to_spec()
 
 
-def test_every_client_is_counted(monkeypatch):
+def test_number_of_clients(monkeypatch):
     """Trainers and their samplers on all machines. With another number, the servers would wait forever."""
     monkeypatch.setenv("DGL_NUM_CLIENT", "99")  # of the shell: the job sets its own
     assert PLAN.to_spec().env["DGL_NUM_CLIENT"] == "18"
@@ -64,7 +64,7 @@ def test_every_client_is_counted(monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "cpus", "servers", "threads"), [(3, 64, 1, 3), (None, 64, 1, 16), (None, 64, 2, 8), (None, 2, 1, 1)]
 )
-def test_threads_of_a_server(asked, cpus, servers, threads):
+def test_server_threads(asked, cpus, servers, threads):
     spec = replace(PLAN, server_threads=asked, servers=servers).to_spec()
     assert role_environment(spec, 0, spec.roles[0], 0, cpus)["OMP_NUM_THREADS"] == str(threads)
 
@@ -77,7 +77,7 @@ def test_the_added_environment_is_described():
         assert [name for name in role_environment(SPEC, 0, role, 0, 4) if f"\n  {name}=" not in described] == []
 
 
-def test_a_lock_of_an_editor_is_no_part_of_the_package(tmp_path, monkeypatch):
+def test_package_digest_ignores_editor_locks(tmp_path, monkeypatch):
     """Emacs makes a link that points nowhere next to a file that it edits."""
     (tmp_path / "launcher").mkdir()
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "launcher" / "environment.py"))
@@ -88,7 +88,7 @@ def test_a_lock_of_an_editor_is_no_part_of_the_package(tmp_path, monkeypatch):
     assert environment.package_digest() != before
 
 
-def test_the_remedy_for_ssh_names_its_configuration():
+def test_ssh_remedy_names_config_file():
     backend = SshBackend([PLAN.machines[0]], port=23, username="me", config="/my conf")
     remedy = backend.remedy(PLAN.machines[0], "me@10.0.0.1: Permission denied (publickey).")
     assert "ssh-copy-id -F '/my conf' -p 23 me@10.0.0.1" in remedy

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH_OF_ALL, heed_ctrl_c, wait_for_event, wait_until
+from commands import PYTHONPATH_OF_ALL, restore_default_signals, wait_for_event, wait_until
 
 from tutorial_lib.trainer.manifest import read_checkpoint
 
@@ -24,7 +24,7 @@ TARGET = Path("/tmp/copy")  # on the machines
 
 @pytest.fixture
 def workspace(ssh_lab, partition_of, tmp_path) -> Path:
-    """A folder as a user would have it: script, parts and address file."""
+    """A workspace with script, partition and address file."""
     folder = tmp_path / "work space"
     shutil.copytree(partition_of(2).folder, folder / "parts")
     shutil.copy(SCRIPT, folder / "train.py")
@@ -41,10 +41,10 @@ def launch(workspace: Path, out: Path, *options: str, epochs: int = 2) -> list[s
     return [*base, *options, shlex.join(words)]
 
 
-def endless(lab, workspace: Path, out: Path) -> subprocess.Popen:
-    """A job that has begun to train and does not end by itself."""
+def start_endless_job(lab, workspace: Path, out: Path) -> subprocess.Popen:
+    """Start a job without end, and return it when it trains."""
     words = launch(workspace, out, epochs=10000)
-    command = lab.start(sys.executable, "-m", "tutorial_lib", *words, preexec_fn=heed_ctrl_c)
+    command = lab.start(sys.executable, "-m", "tutorial_lib", *words, preexec_fn=restore_default_signals)
     copy = lab.on_disks(lab.home / "copy")[1]
 
     def trained() -> bool:
@@ -54,15 +54,15 @@ def endless(lab, workspace: Path, out: Path) -> subprocess.Popen:
     return command
 
 
-def left_of_starts(lab, target: Path) -> list[str]:
-    """Folders of results that are still on the machines."""
+def remaining_results(lab, target: Path) -> list[str]:
+    """Return the folders of results that are still on the machines."""
     return [path.name for disk in lab.on_disks(target) for path in disk.glob("results/*")]
 
 
-def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
+def test_workspace_is_copied_over_ssh(ssh_lab, workspace, tmp_path):
     """L24. The folder is in the home of the login. For programs, its shell prints to standard error only.
 
-    With one option of each kind of DGL's tool; the user's ssh configuration has port and key.
+    The job uses an option of each kind of DGL's tool. The ssh configuration of the user has port and key.
     """
     target = ssh_lab.home / "copy"
     bashrc = "echo quota >&2; [[ $- == *i* ]] || return; echo Welcome\n"
@@ -77,7 +77,7 @@ def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
         assert (disk / "train.py").exists()
         assert not (disk / "parts" / f"part{other}").exists()  # nobody gets another machine's part
     assert sorted(os.listdir(tmp_path / "out")) == ["events.jsonl", "machine-0", "machine-1"]
-    assert left_of_starts(ssh_lab, target) == []
+    assert remaining_results(ssh_lab, target) == []
     ssh_lab.assert_nothing_left()
     # Once more, with one part damaged on its machine: only that file is sent again.
     with (ssh_lab.on_disks(target)[1] / "parts" / "part1" / "node_feat.dgl").open("ab") as file:
@@ -93,9 +93,9 @@ def test_a_workspace_is_copied(ssh_lab, workspace, tmp_path):
     "fault",
     ["SIGKILL to the coordinator", "SIGINT to the coordinator", "SIGKILL to an agent", "the wire cut for good"],
 )
-def test_a_fault_ends_the_job_on_all_machines(fault, ssh_lab, workspace, tmp_path, saw):
-    """Also on a machine that nobody can reach. It notices by the kernel's repetitions and missing pings."""
-    command = endless(ssh_lab, workspace, tmp_path / "out")
+def test_a_fault_ends_the_job_on_all_machines(fault, ssh_lab, workspace, tmp_path, record_fault):
+    """This includes an unreachable machine, which notices retransmissions and missing pings."""
+    command = start_endless_job(ssh_lab, workspace, tmp_path / "out")
     start = time.monotonic()
     if fault == "SIGKILL to an agent":  # in that machine's own list of processes
         kill = ["pkill", "-KILL", "-f", "tutorial_lib.launcher.agent"]
@@ -111,7 +111,7 @@ def test_a_fault_ends_the_job_on_all_machines(fault, ssh_lab, workspace, tmp_pat
         assert "machine-1" in errors.splitlines()[0]
     ssh_lab.assert_nothing_left(seconds=60)
     seen = errors.strip() or "nothing: the command itself was killed"
-    saw(f"over ssh: {fault}", seen.splitlines()[0].removeprefix("error: "), seconds)
+    record_fault(f"over ssh: {fault}", seen.splitlines()[0].removeprefix("error: "), seconds)
 
 
 def only_child(pid: int) -> int:
@@ -126,7 +126,7 @@ def only_child(pid: int) -> int:
         ("no server", "Connection refused", "--ssh_port"),
     ],
 )
-def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, workspace, tmp_path, saw):
+def test_ssh_failures_have_remedies(change, words, remedy, ssh_lab, workspace, tmp_path, record_fault):
     """L25. ssh asks no questions; the message has a remedy."""
     if change == "no key":
         for path in ssh_lab.on_disks(ssh_lab.folder / "authorized_keys"):
@@ -139,10 +139,10 @@ def test_ssh_that_does_not_work_is_explained(change, words, remedy, ssh_lab, wor
     assert done.stderr.startswith("error: ssh to 10.77.0.")
     assert words in done.stderr.splitlines()[0]
     assert remedy in done.stderr
-    saw(f"over ssh: {change}", done.stderr.removeprefix("error: "), None)
+    record_fault(f"over ssh: {change}", done.stderr.removeprefix("error: "), None)
 
 
-def test_the_output_of_a_bashrc_and_modules_in_the_home_are_ignored(ssh_lab, partition_of, saw):
+def test_bashrc_output_and_home_modules_are_ignored(ssh_lab, partition_of, record_fault):
     """L24. A shell prints lines, half a line and JSON before the program does. The home has modules of the user."""
     prints = "echo Welcome; echo 42; echo '[\"x\"]'; printf '\\377 no end of line'; echo quota >&2; cd /tmp\n"
     ssh_lab.write_in_homes(".bashrc", prints)
@@ -154,20 +154,20 @@ def test_the_output_of_a_bashrc_and_modules_in_the_home_are_ignored(ssh_lab, par
     done = ssh_lab.tutorial("doctor", "--ip_config", str(ssh_lab.ip_config), "--part_config", str(part.config))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "machine-1" in done.stdout
-    saw("over ssh: a .bashrc that prints", "none: what it prints is left out", None)
+    record_fault("over ssh: a .bashrc that prints", "none: what it prints is left out", None)
 
 
-def test_a_user_name_is_no_option(ssh_lab, tmp_path, saw):
+def test_user_name_is_not_parsed_as_ssh_option(ssh_lab, tmp_path, record_fault):
     """L25. The ssh client does not run a command that a user name contains."""
     witness = tmp_path / "witness"
     for user in (f"-oProxyCommand=touch {witness}", f"x -oProxyCommand=touch {witness}"):
         done = ssh_lab.tutorial("doctor", "--ip_config", str(ssh_lab.ip_config), f"--ssh_username={user}")
         [problem] = [line for line in done.stdout.splitlines() if "ssh to 10.77.0." in line]
         assert list(tmp_path.glob("witness*")) == []
-    saw("over ssh: --ssh_username that is an option of ssh", problem.partition("machines: ")[2], None)
+    record_fault("over ssh: --ssh_username that is an option of ssh", problem.partition("machines: ")[2], None)
 
 
-def test_homes_must_agree_and_rsync_needs_a_login_that_prints_nothing(ssh_lab, workspace, tmp_path, saw):
+def test_different_homes_and_noisy_rsync_login_are_refused(ssh_lab, workspace, tmp_path, record_fault):
     """L24. rsync cannot skip the text on standard output, and the error names the file to change."""
     ssh_lab.write_in_homes(".bashrc", f'[ "$(hostname)" = machine-1 ] && HOME={tmp_path}/other\n')
     done = ssh_lab.tutorial(*launch(workspace, tmp_path / "homes"))
@@ -177,11 +177,11 @@ def test_homes_must_agree_and_rsync_needs_a_login_that_prints_nothing(ssh_lab, w
     error = done.stderr.splitlines()[0].removeprefix("error: ")
     assert error == "copying to machine-0: protocol version mismatch -- is your shell clean?"
     assert ".bashrc must print nothing to programs" in done.stderr
-    saw("over ssh: files are copied to a login whose .bashrc prints", error, None)
+    record_fault("over ssh: files are copied to a login whose .bashrc prints", error, None)
 
 
 def train(lab, out: Path, data_root: Path, *options: str) -> list[str]:
-    """With ``--copy_to``, on a small graph."""
+    """Return the arguments of ``train`` on a small graph with ``--copy_to``."""
     words = ["train", "--scale", "0.003", "--root", str(data_root), "--fanouts", "5,5", "--hidden-size", "32"]
     return [*words, "--ip_config", str(lab.ip_config), "--copy_to", str(TARGET), "--out", str(out), *options]
 
@@ -190,15 +190,15 @@ def epochs_of(run: Path) -> list[int]:
     return [epoch["epoch"] for epoch in json.loads((run / "result.json").read_text())["epochs"]]
 
 
-def assert_home(lab, run: Path, *names: str) -> None:
-    """The logs of both machines and the files of these names are here, and no results are left on the machines."""
+def assert_downloaded(lab, run: Path, *names: str) -> None:
+    """Check that all logs and these files were downloaded, and that no results are left on the machines."""
     for name in ("result.json", *(f"logs/machine-{k}/trainer-0.log" for k in range(2)), *names):
         assert (run / name).is_file(), name
     assert len(read_checkpoint(run / "checkpoint").manifest.epochs) == len(epochs_of(run))
-    assert left_of_starts(lab, TARGET) == []
+    assert remaining_results(lab, TARGET) == []
 
 
-def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, saw):
+def test_killed_coordinator_loses_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, record_fault):
     """Downloads are complete. ``fetch`` downloads the rest when the machines can be reached, and the run continues."""
     run = tmp_path / "run"
     small_batches = ["--batch-size", "10"]  # an epoch takes some seconds, longer than a copy even on a busy computer
@@ -214,7 +214,7 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     home = read_checkpoint(run / "checkpoint").manifest
     assert len(home.epochs) >= saved - 1
     found = f"none: {len(home.epochs)} of {saved} epochs were downloaded, and fetch downloads the rest"
-    saw("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
+    record_fault("over ssh: SIGKILL to the coordinator, --copy_to", found, None)
 
     ssh_lab.cluster.change_link(ssh_lab.machines[1], "cut")
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
@@ -222,11 +222,11 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     assert done.stderr.startswith("error: copying from machine-1: ssh: connect to host 10.77.0.2"), done.stderr
     assert f"python -m tutorial_lib fetch {run}" in done.stderr
     ssh_lab.cluster.change_link(ssh_lab.machines[1], "mend")
-    assert len(left_of_starts(ssh_lab, TARGET)) == 2  # until everything is here
+    assert len(remaining_results(ssh_lab, TARGET)) == 2  # until everything is here
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert done.returncode == 0, done.stderr
     assert "all results are in" in done.stdout
-    assert left_of_starts(ssh_lab, TARGET) == []
+    assert remaining_results(ssh_lab, TARGET) == []
     assert len(read_checkpoint(run / "checkpoint").manifest.epochs) >= len(home.epochs)
     done = ssh_lab.tutorial("fetch", str(run), "--trust")
     assert (done.returncode, "nothing is left to fetch" in done.stdout) == (0, True), done.stderr
@@ -236,12 +236,12 @@ def test_a_coordinator_that_is_killed_costs_at_most_one_checkpoint(ssh_lab, data
     assert done.returncode == 0, done.stderr
     assert f"continuing after epoch {epochs - 2} " in done.stdout
     assert epochs_of(run) == list(range(epochs))
-    assert_home(ssh_lab, run, "checkpoint/model.safetensors")
+    assert_downloaded(ssh_lab, run, "checkpoint/model.safetensors")
 
 
 @pytest.mark.timeout(600)
-def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
-    """docs/own-machines.md, executed as it is: on the login node, in a folder with a program of the user's."""
+def test_commands_of_own_machines_page(ssh_lab, tmp_path):
+    """The commands of docs/own-machines.md run unchanged on the login node, in a folder with a user's program."""
     page = (Path(__file__).parents[2] / "docs" / "own-machines.md").read_text()
     (block,) = [text for text in re.findall(r"(?:^(?:    .*)?\n)+", page, re.MULTILINE) if "--copy_to" in text]
     (tmp_path / "job").mkdir()
@@ -257,5 +257,5 @@ def test_the_commands_of_the_page_on_own_machines(ssh_lab, tmp_path):
         assert (tmp_path / run / "predictions.npy").is_file()
         assert len(read_checkpoint(tmp_path / run / "checkpoint").manifest.epochs) == len(epochs_of(tmp_path / run))
     assert "rank 1 epoch 1 loss" in (tmp_path / "runs" / "script" / "machine-1" / "trainer-0.log").read_text()
-    assert left_of_starts(ssh_lab, ssh_lab.home / "course") == []
+    assert remaining_results(ssh_lab, ssh_lab.home / "course") == []
     ssh_lab.assert_nothing_left()

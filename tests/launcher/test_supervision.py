@@ -1,4 +1,4 @@
-"""What the coordinator and the agents conclude from what they see, without a job."""
+"""Decisions of the coordinator and the agents about messages and processes, without a job."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from fault_support import note_member
+from fault_support import register_process
 
 from tutorial_lib.job.dgl import JobPlan
 from tutorial_lib.launcher import agent, coordinator, network, processes, watch
@@ -21,7 +21,7 @@ from tutorial_lib.launcher.messages import Command, Failed, Heartbeat, Message, 
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
-    """The time that the coordinator and an agent see."""
+    """A fake clock of the coordinator and an agent."""
     now = [1000.0]
     fake = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
     monkeypatch.setattr(coordinator, "time", fake)
@@ -37,13 +37,13 @@ def spec(tmp_path) -> JobSpec:
 
 @pytest.fixture
 def watcher(spec, clock) -> Coordinator:
-    """The coordinator of two agents that get its messages."""
+    """A coordinator with two agents that receive its messages."""
     agents = SimpleNamespace(open={0, 1}, clock_offsets=[0, 0], send_all=lambda _message: None, receive=lambda _s: ())
     return Coordinator(agents, spec, limits=Limits(stall=60, silence=30))  # type: ignore
 
 
 def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Message) -> str:
-    """Let some seconds pass, in which both agents send these messages each second; returns the failure."""
+    """Let seconds pass in which both agents send these messages every second, and return the failure."""
     try:
         for _ in range(seconds):
             clock[0] += 1
@@ -56,7 +56,7 @@ def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Me
     return ""
 
 
-def test_a_silent_agent_and_a_stall(watcher, clock):
+def test_silent_agent_and_stall_are_failures(watcher, clock):
     """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread, and nobody is blamed."""
     watcher._stacks = {0: [], 1: []}
     idle, busy = Heartbeat(False, 0, 0.0), Heartbeat(True, 0, 0.0)
@@ -70,7 +70,7 @@ def test_a_silent_agent_and_a_stall(watcher, clock):
     assert checks(watcher, clock, 2).startswith("agent on a: sent no message for 30 s")
 
 
-def test_a_stall_with_an_agent_that_does_not_answer(watcher, clock):
+def test_silent_agent_is_cause_of_stall(watcher, clock):
     """L18. The time limit of a stall can be shorter than that of silence, and the silent machine is the cause."""
     watcher.limits = Limits(stall=6, silence=30)
     watcher._stacks = {0: []}
@@ -84,7 +84,7 @@ def test_a_stall_with_an_agent_that_does_not_answer(watcher, clock):
 
 
 class Line:
-    """The agent's end of its connection: the commands that the coordinator sends, and the messages that it gets."""
+    """A fake connection of an agent, with the commands and messages of both directions."""
 
     def __init__(self) -> None:
         self.commands, self.heard, self.waiting = list[list[Message]](), [], bytearray()
@@ -101,20 +101,20 @@ class Line:
 
 @pytest.fixture
 def quiet_agent(tmp_path) -> Agent:
-    """One that has started nothing."""
+    """An agent without processes."""
     machine = Machine("here", "127.0.0.1")
     return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
 
 
 def failures(heard: list[Message]) -> list[tuple[str, int, str]]:
-    """Role, index and cause of the failures among messages, which are removed."""
+    """Remove the failures from messages, and return their role, index and cause."""
     found = [(m.role, m.local_index, m.cause) for m in heard if isinstance(m, Failed)]
     heard.clear()
     return found
 
 
 def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple[str, int, str]]:
-    """Let processes end with these numbers and statuses; returns the failures that are reported."""
+    """Let processes end with these PIDs and statuses, and return the reported failures."""
     results = [*((pid, status, SimpleNamespace(ru_maxrss=1)) for pid, status in ended), (0, 0, None)]
     monkeypatch.setattr(agent.os, "wait4", lambda *_: results.pop(0))
     quiet_agent._reap()
@@ -124,7 +124,7 @@ def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple
 def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
     """L10. An orphan comes to the agent, before the trainer that it takes along: the sampler is the cause."""
     for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79)):
-        note_member(quiet_agent.logs, pid, role, index)
+        register_process(quiet_agent.logs, pid, role, index)
     killed = "killed by signal 9 (SIGKILL)"
     assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == [("sampler", 3, killed)]
     for ended in [(78, signal.SIGTERM), (79, signal.SIGKILL), (80, signal.SIGKILL)]:
@@ -136,7 +136,7 @@ def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
     assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == []
 
 
-def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypatch):
+def test_agent_runs_its_roles_until_stop(quiet_agent, monkeypatch):
     """L22. Servers are ready when their ports listen. The ports are read from the kernel."""
     port, looks = quiet_agent.machine.port, iter([set(), {quiet_agent.machine.port + 1}])
     monkeypatch.setattr(network, "listening_ports", lambda: next(looks, {port}))
@@ -158,7 +158,7 @@ def test_an_agent_runs_its_share_until_it_is_told_to_stop(quiet_agent, monkeypat
     assert (kinds.count("started"), kinds.count("exited"), kinds[-1]) == (2, 2, "Done")
 
 
-def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, clock):
+def test_agent_stops_without_coordinator(quiet_agent, clock):
     """L26. The agent stops its processes by itself."""
     quiet_agent.spec = replace(quiet_agent.spec, silence=5.0)
     quiet_agent.last_heard = clock[0]
@@ -171,7 +171,7 @@ def test_an_agent_ends_what_hears_nothing_of_its_coordinator(quiet_agent, clock)
     assert quiet_agent.stopping
 
 
-def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkeypatch):
+def test_second_sigterm_does_not_interrupt_the_cleanup(quiet_agent, monkeypatch):
     """L1. Slurm sends SIGTERM twice, and a killed server leaves the files of GraphBolt in /dev/shm."""
     monkeypatch.setattr(agent, "end_descendants", lambda _reap: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, quiet_agent.stop_on_signal)
@@ -184,7 +184,7 @@ def test_a_second_sigterm_does_not_break_off_the_clearing_up(quiet_agent, monkey
     assert type(quiet_agent.channel.heard[-1]).__name__ == "Done"
 
 
-def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, monkeypatch):
+def test_heartbeat_reports_computing_writing_and_sending(quiet_agent, clock, monkeypatch):
     """The bytes sent since the start of the agent, and the work between two heartbeats, two seconds apart."""
     quiet_agent.next_heartbeat, signs, sent = clock[0], {"cpu": 0.0, "wrote": 0}, [10**9]
     quiet_agent.sent_before = 10**9
@@ -201,7 +201,7 @@ def test_a_machine_is_busy_if_it_computes_writes_or_sends(quiet_agent, clock, mo
         quiet_agent.channel.heard.clear()
 
 
-def test_events_wait_in_their_files_for_a_coordinator_that_does_not_read(quiet_agent):
+def test_events_stay_in_files_if_coordinator_does_not_read(quiet_agent):
     """L23. The memory for waiting messages is bounded."""
     (quiet_agent.logs / "events-0.jsonl").write_text('{"kind": "joined"}\n')
     quiet_agent.channel.waiting = bytearray(MAX_QUEUED_BYTES + 1)
@@ -227,7 +227,7 @@ print(first.pid, second.poll())
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a process of another user")
-def test_a_child_of_another_user_does_not_save_the_others():
+def test_descendants_of_other_users_are_skipped():
     """L7. Descendants of other users are skipped."""
     done = subprocess.run([sys.executable, "-c", DESCENDANTS], capture_output=True, text=True, timeout=30)
     pid, code = done.stdout.split() or ["0", done.stderr]
@@ -235,7 +235,7 @@ def test_a_child_of_another_user_does_not_save_the_others():
     assert code == str(-signal.SIGTERM)
 
 
-def test_a_program_that_ends_at_once_keeps_its_exit_code(monkeypatch, tmp_path):
+def test_exit_code_of_short_program_is_kept(monkeypatch, tmp_path):
     """L8. A dropped Popen object would collect the exit code, and the agent would wait for it forever."""
 
     class SlowPopen(subprocess.Popen):

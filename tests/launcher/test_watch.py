@@ -1,4 +1,4 @@
-"""What an agent sees of the processes, the memory and the disk of its machine."""
+"""An agent's view of the processes, the memory and the disk of its machine."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import wait_until
-from fault_support import DUMP, note_member
+from fault_support import DUMP, register_process
 
 from tutorial_lib.launcher import watch
 from tutorial_lib.launcher.watch import (
@@ -24,7 +24,7 @@ from tutorial_lib.launcher.watch import (
 
 
 @pytest.mark.parametrize(("state", "prefix"), [("S", ""), ("D", "waits for a disk or a network file system, ")])
-def test_a_stack_is_summarized_from_the_main_thread(state, prefix):
+def test_stack_summary_uses_main_thread(state, prefix):
     """L18. A report names processes that are stopped or wait for a disk."""
     stack = ProcessStack("trainer", 0, 7, state, DUMP)
     where = "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
@@ -41,7 +41,7 @@ wait_here()
 """
 
 
-def test_stacks_of_a_running_and_of_a_stopped_process(tmp_path):
+def test_stacks_of_running_and_stopped_processes(tmp_path):
     """L18. A stopped process is continued, because it writes its stacks only then."""
     # At the start of the interpreter, as in a job: Debian's Python has a sitecustomize, too.
     added = {"PYTHONPATH": str(Path(watch.__file__).with_name("hook")), "TUTORIAL_LOG_DIR": str(tmp_path)}
@@ -76,12 +76,12 @@ time.sleep(100)
 """
 
 
-def test_a_process_that_has_a_members_pid_by_now_gets_no_signal(tmp_path):
+def test_reused_pid_gets_no_signal(tmp_path):
     """L12. Neither an unrelated process nor a former member that has become another program has the file open."""
     process = subprocess.Popen([sys.executable, "-c", BYSTANDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"up\n"
-        note_member(tmp_path, process.pid, "trainer")
+        register_process(tmp_path, process.pid, "trainer")
         assert collect_stacks(tmp_path) == []
         process.stdin.write(b"\n")  # a signal would have come before
         process.stdin.flush()
@@ -98,7 +98,7 @@ def test_a_failed_sampler_is_reported(tmp_path):
     os.symlink(shutil.which("sh"), shell)
     workers = [subprocess.Popen([shell, "-c", f"read line; {command}"], stdin=subprocess.PIPE) for command in commands]
     for worker in workers:
-        note_member(tmp_path, worker.pid, "sampler")
+        register_process(tmp_path, worker.pid, "sampler")
     health = MachineHealth(tmp_path)
     assert health.dead_workers() == []
     for worker in workers:
@@ -128,7 +128,7 @@ def test_signs_of_life(tmp_path):
         busy.wait()
 
 
-def test_memory_kills_count_only_near_a_death(tmp_path, monkeypatch):
+def test_memory_kill_is_reported_only_near_a_death(tmp_path, monkeypatch):
     """L19. A kill is reported for ten seconds, and only for a process that ended by SIGKILL. See also test_faults."""
     kills = [3]
     monkeypatch.setattr(watch, "memory_kills", lambda: kills[0])
@@ -144,7 +144,7 @@ def test_memory_kills_count_only_near_a_death(tmp_path, monkeypatch):
     assert not health.out_of_memory(-signal.SIGKILL)
 
 
-def test_a_folder_that_vanished_and_a_used_up_quota(tmp_path):
+def test_vanished_folder_and_exhausted_quota_are_named(tmp_path):
     """L20. The message of a quota names the device, although the file system has room. A limit of files acts alike."""
     assert find_disk_problem(tmp_path) is None
     run = tmp_path / "run"

@@ -1,16 +1,16 @@
-"""What several lessons need: copies of the programs, and a small graph in two parts."""
+"""Copies of the lessons' programs, and a small graph in two parts."""
 
 from pathlib import Path
 
 import dgl
 import pytest
 import torch
-from program_support import scripts_in
+from program_support import copy_scripts
 
 
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
-    return scripts_in(tmp_path)
+    return copy_scripts(tmp_path)
 
 
 @pytest.fixture(scope="module")

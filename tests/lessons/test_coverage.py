@@ -1,4 +1,4 @@
-"""notebooks/COVERAGE.md says where each API is taught; README's table lists every lesson. Both are held to it."""
+"""notebooks/COVERAGE.md and the table of README agree with the lessons."""
 
 import json
 import re
@@ -53,14 +53,14 @@ def printed(cell: dict[str, Any]) -> str:
 
 
 def source_of(cell: dict[str, Any]) -> str:
-    """A code cell without the lines that are comments, because a comment is not run. A piece without its holes."""
+    """Return a code cell without comments, and a piece without its holes."""
     source = "".join(cell["source"])
     if found := PIECE.match(source):
         source = found[0] + (NOTEBOOKS / "scripts" / f"{found[1]}.py").read_text()
     return re.sub(r"^\s*#.*\n?", "", source, flags=re.MULTILINE)
 
 
-def shown_by(cell: dict[str, Any], cells: list[dict[str, Any]]) -> str:
+def outputs_of_cell(cell: dict[str, Any], cells: list[dict[str, Any]]) -> str:
     """What a cell printed. For a cell that writes a program: also what the cells printed that run it, or run a program
     that imports it; and nothing at all if there is none, because "Writing scripts/NAME.py" alone shows nothing."""
     found = PROGRAM.match("".join(cell["source"]))
@@ -82,7 +82,7 @@ def code_of(notebook: Path) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in code_cells(notebook))
 
 
-def test_every_line_of_the_table_is_read():
+def test_every_table_row_is_parsed():
     assert len(rows()) > 300
     assert all(STATUS.fullmatch(row.status) for row in rows())
     assert all(SOURCES.fullmatch(row.source) for row in rows())
@@ -91,15 +91,15 @@ def test_every_line_of_the_table_is_read():
     assert twice == []
 
 
-def test_every_section_is_that_of_its_lesson():
+def test_sections_exist_in_their_lessons():
     headings = re.findall(r"^## (\d\d) \[.+\]\((.+)\)$", (NOTEBOOKS / "COVERAGE.md").read_text(), re.MULTILINE)
     assert headings == [(number, path.name) for number, path in LESSONS.items()]
     assert {row.lesson for row in rows()} == set(LESSONS)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.lesson} {row.item}")
-def test_the_lesson_shows_it(row):
-    """The code stands in a cell, and what it printed holds the output; a text stands in any cell."""
+def test_lesson_contains_code_and_output(row):
+    """A cell contains the code and its output. A text can be in any cell."""
     cells = json.loads(LESSONS[row.lesson].read_text())["cells"]
     if row.status == "text only" or row.status.startswith("not possible"):
         assert any(row.code in "".join(cell["source"]) for cell in cells), f"{row.code!r} is nowhere in the lesson"
@@ -107,7 +107,7 @@ def test_the_lesson_shows_it(row):
     code = code_cells(LESSONS[row.lesson])
     showing = [cell for cell in code if row.code in source_of(cell)]
     assert showing, f"{row.code!r} is in no code cell"
-    assert any(row.output in shown_by(cell, code) for cell in showing), (
+    assert any(row.output in outputs_of_cell(cell, code) for cell in showing), (
         f"{row.output!r} is printed by no cell with {row.code!r}, nor by one that runs it"
     )
     if row.status == "exercise":
@@ -132,13 +132,13 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_of_the_guide_occurs_in_a_lesson(name):
-    """In a code cell, or in what one prints: the source of a function of ``support``, for one."""
+def test_every_api_of_the_guide_occurs_in_a_lesson(name):
+    """The name is in a code cell or in an output, for example in the source of a function of ``support``."""
     assert any(name in code_of(path) + outputs_of(path) for path in LESSONS.values())
 
 
 @pytest.mark.parametrize("number", LESSONS)
-def test_readme_lists_the_lesson_with_its_own_metadata(number):
+def test_readme_table_agrees_with_lesson_metadata(number):
     name = LESSONS[number].name
     readme = (NOTEBOOKS.parent / "README.md").read_text()
     (line,) = [line for line in readme.splitlines() if f"(notebooks/{name})" in line]
@@ -149,7 +149,7 @@ def test_readme_lists_the_lesson_with_its_own_metadata(number):
 
 
 @pytest.mark.parametrize("number", LESSONS)
-def test_stubs_are_not_yet_right_and_solutions_are(number):
+def test_stubs_fail_and_solutions_pass(number):
     """Each exercise and piece is unfinished in the lesson and correct in the solution, by the committed outputs."""
     stub, solution = (outputs_of(folder / LESSONS[number].name) for folder in (NOTEBOOKS, NOTEBOOKS / "solutions"))
     # Lesson 00 shows a wrong answer and its correction first; the last word on each exercise counts.

@@ -1,4 +1,4 @@
-"""What a checker says of code that raises: which line of the learner's own it was."""
+"""The checkers' reports about exceptions name the line of the learner."""
 
 import importlib
 import linecache
@@ -22,7 +22,7 @@ WRONG = "Exercise 2: not yet. Your code raised TypeError: expected Tensor as ele
 
 
 def from_cell(source: str) -> Any:
-    """As IPython runs a cell: there is no such file, but its lines are known."""
+    """Run source code as IPython does, without a file but with known lines."""
     name = "/nowhere/ipykernel_1/123.py"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType("__main__")
@@ -31,7 +31,7 @@ def from_cell(source: str) -> Any:
 
 
 @pytest.mark.parametrize("place", ["your cell", "exercise_12_2.py"])
-def test_an_exception_is_shown_with_its_line(place, tmp_path, capsys, monkeypatch):
+def test_exception_shows_line_of_learner(place, tmp_path, capsys, monkeypatch):
     if place == "your cell":
         module = from_cell(SOURCE)
     else:
@@ -42,6 +42,6 @@ def test_an_exception_is_shown_with_its_line(place, tmp_path, capsys, monkeypatc
     assert capsys.readouterr().out == f"{WRONG}  line 4 of {place}:  return torch.stack(values)\n"
 
 
-def test_where_no_line_is_the_learner_s_none_is_shown(capsys):
+def test_exception_outside_learner_code_shows_no_line(capsys):
     lesson_12.check_plan_machines(3)
     assert capsys.readouterr().out == "Exercise 2: not yet. Your code raised TypeError: 'int' object is not callable\n"

@@ -1,4 +1,4 @@
-"""Lessons in one folder, with pieces that were written from the docstrings and the public tests alone."""
+"""Lessons in one folder, with pieces of a second author who knew only docstrings and public tests."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbval_support import FOLDER, folder_of_a_lesson
+from nbval_support import FOLDER, make_lesson_folder
 from test_pieces import PIECES, fill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ CORRECT = (
 
 
 def write_lesson(path: Path, folder: Path) -> Path:
-    """Write a lesson as it is when its learner has written the pieces, with the outputs that this must give."""
+    """Write a lesson with the pieces of a learner and the outputs that they must give."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code" and (found := PIECE.match(cell.source)):
@@ -41,9 +41,9 @@ def write_lesson(path: Path, folder: Path) -> Path:
 @pytest.mark.cluster
 @pytest.mark.whole_run
 @pytest.mark.timeout(2700)
-def test_the_lessons_give_the_same_results_with_pieces_of_a_learner(emulation, tmp_path):
-    """One lesson after the other, as learners work: each uses the pieces of the lessons before it."""
-    folder = folder_of_a_lesson()
+def test_lessons_give_same_results_with_second_solution(emulation, tmp_path):
+    """The lessons run in their order, and each uses the pieces of earlier lessons."""
+    folder = make_lesson_folder()
     (folder / ".copied.json").write_text("{}")  # as in the folder of make lab, so that check copies the pieces
     lessons = [write_lesson(path, tmp_path) for path in sorted((ROOT / "notebooks").glob(LESSONS))]
     paths = [ROOT, *(ROOT / name for name in ("tests", "notebooks", "scripts"))]

@@ -14,7 +14,7 @@ def mean_of_means(tensor, rows):
 
 
 def open_slice(tensor, rows):
-    """A plain tensor would cut the slice off; a DistTensor reads what is not there."""
+    """A tensor would shorten the slice, but a DistTensor reads rows that do not exist."""
     return torch.cat([tensor[k : k + rows] for k in range(0, len(tensor), rows)]).mean(0)
 
 
@@ -24,7 +24,7 @@ def whole_chunks_only(tensor, rows):
 
 
 def first_and_last(tensor, _rows):
-    """Right for numbers that grow by steps of one size, as those of the checker."""
+    """Correct only for numbers with equal differences, such as those of the checker."""
     return (tensor[0:1] + tensor[len(tensor) - 1 : len(tensor)]).flatten() / 2
 
 

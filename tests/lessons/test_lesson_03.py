@@ -18,7 +18,7 @@ def formula(values, fanout, *, correction=0, minus=1, root=0.5, rest=True):
 
 
 def sampled(values, fanout):
-    """Another right way, with NumPy."""
+    """Another correct answer, with NumPy."""
     count = len(values) if fanout < 0 else min(fanout, len(values))
     variance = np.var(values.numpy()) / count
     return math.sqrt(variance * (1 - (count - 1) / (len(values) - 1)))

@@ -7,7 +7,7 @@ from support.exercises import lesson_04
 
 
 def got(value: str, expected: str) -> str:
-    """The pattern of a complaint with these elements."""
+    """Return the pattern of a complaint with these elements."""
     numbers = [part.replace("[", r"\[").replace("]", r"\]") for part in (value, expected)]
     return r"  got .*{}\n  expected .*{}\n  hint: ".format(*numbers)
 

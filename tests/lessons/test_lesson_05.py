@@ -1,4 +1,4 @@
-"""Lesson 5: the checker of the hook says what is wrong, the traffic of a rank is measured, and leave ends a rank."""
+"""Lesson 5: the checker explains wrong hooks, the traffic is measured, and leave ends a rank."""
 
 import os
 import time

@@ -48,7 +48,7 @@ def logs(out: Path, name: str, ranks: int) -> list[str]:
 
 @pytest.mark.whole_run
 @pytest.mark.usefixtures("nothing_left")
-def test_the_first_program_hangs(out):
+def test_first_sealed_program_hangs(out):
     """Rank 1 waits for bytes of rank 2, and the others wait in an all-reduce, by the stacks that the ranks print."""
     pids = sealed.start("hang", 3)
     sealed.wait_until_quiet("hang", 2)
@@ -65,7 +65,7 @@ def test_the_first_program_hangs(out):
 
 @pytest.mark.whole_run
 @pytest.mark.usefixtures("nothing_left")
-def test_the_second_program_prints_a_wrong_number(out):
+def test_second_sealed_program_prints_wrong_number(out):
     means = {}
     for ranks, nodes in ((1, 26), (3, 26), (1, 24), (3, 24)):
         sealed.start("number", ranks, nodes)
@@ -77,7 +77,7 @@ def test_the_second_program_prints_a_wrong_number(out):
     assert means[3, 26][0] == means[3, 26][1] != means[1, 26][0]
 
 
-def test_a_program_is_packed(tmp_path, monkeypatch):
+def test_sealed_program_is_packed(tmp_path, monkeypatch):
     monkeypatch.setattr(sealed, "FOLDER", tmp_path)
     sealed.write_source("new", "print('ü')\n" * 40)
     assert "print" not in (tmp_path / "new.txt").read_text()

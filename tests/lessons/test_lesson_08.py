@@ -50,7 +50,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize("problem", [None, "this is torch 2.13.0"])
-def test_without_graphbolt_the_cells_below_are_skipped(problem, tmp_path, monkeypatch, capsys):
+def test_cells_are_skipped_without_graphbolt(problem, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stack, "graphbolt_problem", lambda: problem)
     shell = InteractiveShell()

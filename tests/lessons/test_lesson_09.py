@@ -1,4 +1,4 @@
-"""The checkers of lesson 9 know right from wrong."""
+"""The checkers of lesson 9 distinguish right and wrong answers."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ processes = solutions("09").processes
 
 
 def changed(**changes: Any) -> Any:
-    """The solution, with some variables of every process that has them changed; a function gets (layout, value)."""
+    """Return the solution with some variables changed. A function gets (layout, value)."""
 
     def answer(addresses: list[str], servers: int, trainers: int, samplers: int) -> list[tuple[int, dict[str, Any]]]:
         layout = (len(addresses), servers, trainers, samplers)
@@ -30,7 +30,7 @@ def changed(**changes: Any) -> Any:
 
 
 def as_texts(*layout: Any) -> list[tuple[int, dict[str, str]]]:
-    """Values as an environment has them, and machines as numpy counts."""
+    """The solution with strings as values and NumPy integers as machines."""
     found = processes(*layout)
     return [(np.int64(machine), {name: str(value) for name, value in of.items()}) for machine, of in found]
 
@@ -96,7 +96,7 @@ LOG = RANKS + "Traceback (most recent call last):\nRuntimeError: Connection clos
 
 @pytest.fixture
 def left(tmp_path: Path) -> Callable[[Any], tuple[Path]]:
-    """The folder of a job with these exit codes and this log of rank 0, if there was one."""
+    """Return the folder of a job with these exit codes and a log of rank 0."""
 
     def write(answer: Any) -> tuple[Path]:
         if answer:

@@ -20,7 +20,7 @@ from solution_support import NOTEBOOKS, answer_tests, solutions
 from support.exercises import lesson_10
 
 
-def test_the_program_is_short_and_imports_torch_and_dgl_only():
+def test_program_is_short_and_imports_only_torch_and_dgl():
     source = (NOTEBOOKS / "scripts" / "train.py").read_text()
     assert len(source.splitlines()) < 150
     imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.M))
@@ -46,7 +46,7 @@ if __name__ == "__main__":
 
 
 def in_steps(scripts: Path, graph: Any, shares: list[torch.Tensor], size: int, epochs: int) -> list[float]:
-    """The losses of train.py on the plain graph: a step takes the next ``size`` nodes of each share."""
+    """Return the losses of train.py on the plain graph. A step uses the next ``size`` nodes of each share."""
     sys.path.insert(0, str(scripts))
     from sage import GraphSAGE
 
@@ -70,10 +70,8 @@ def in_steps(scripts: Path, graph: Any, shares: list[torch.Tensor], size: int, e
 
 
 @pytest.mark.cluster
-def test_a_rank_with_fewer_steps_does_not_change_the_losses(
-    scripts, emulation, nothing_left, partition_of, small_dataset
-):
-    """Steps 6, 6, 6 and 5: after the first epoch, Adam of the last rank must be what that of the others is."""
+def test_rank_with_fewer_steps_does_not_change_losses(scripts, emulation, nothing_left, partition_of, small_dataset):
+    """With 6, 6, 6 and 5 steps, the state of Adam must be equal on all ranks after the first epoch."""
     (scripts / "shares.py").write_text(SHARES)
     part, options = partition_of(2), "--fanouts=-1,-1 --dropout 0 --hidden 16 --batch_size 49 --num_epochs 2"
     names = ["--graph_name", part.graph_name, "--part_config", str(part.config), "--ip_config", "ip_config.txt"]
@@ -90,7 +88,7 @@ def test_a_rank_with_fewer_steps_does_not_change_the_losses(
 
 
 class Tensor:
-    """A ``DistTensor`` of 10 nodes, of which this machine owns the first four; counts the rows that are asked."""
+    """A fake ``DistTensor`` of 10 nodes. This machine owns the first four. It counts the requested rows."""
 
     shape = (10, 3)
 
@@ -110,7 +108,7 @@ class Tensor:
 BOOK = SimpleNamespace(partid=0, nid2partid=lambda ids: (ids >= 4).long())
 
 
-def test_a_row_that_has_come_does_not_come_again(scripts):
+def test_cached_row_is_not_fetched_again(scripts):
     sys.path.insert(0, str(scripts))
     from row_cache import RowCache
 

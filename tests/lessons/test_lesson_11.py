@@ -1,4 +1,4 @@
-"""The checkers of lesson 11 know right from wrong."""
+"""The checkers of lesson 11 distinguish right and wrong answers."""
 
 from argparse import Namespace
 from collections.abc import Callable
@@ -60,7 +60,7 @@ SETTINGS = {"lr": 0.01, "batch_size": 256, "hidden": 16, "dropout": 0.5, "fanout
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """What the first run of exercise 3 leaves, with some of it changed; what the two other runs print."""
+    """Return changed files of the first run of exercise 3, and the output of the other two runs."""
 
     def write(answer: tuple[Any, ...]) -> tuple[Any, ...]:
         changes, said, again = answer

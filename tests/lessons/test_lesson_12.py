@@ -1,4 +1,4 @@
-"""The checkers of lesson 12 know right from wrong."""
+"""The checkers of lesson 12 distinguish right and wrong answers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ WRONG_ORDERS = {
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[Callable[..., Any]], tuple[str]]:
-    """A program whose file has what a function returns, of machines that are right in three of four nodes."""
+    """Return a program and its file with the result of a function, for machines with 3 of 4 correct nodes."""
 
     def write(function: Callable[..., Any] | None) -> tuple[str]:
         program, out = tmp_path / "program.py", tmp_path / "out"

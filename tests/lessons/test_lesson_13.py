@@ -1,4 +1,4 @@
-"""The checkers of lesson 13 know right from wrong; its programs rank, and take equally many steps on all ranks."""
+"""The checkers of lesson 13 distinguish right and wrong answers, and its programs rank and take equal steps."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program_support import written
+from program_support import read_program
 from solution_support import NOTEBOOKS, answer_tests, solutions
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from support.exercises import lesson_13
 
 sys.path.append(str(NOTEBOOKS / "scripts"))  # where the programs of a lesson find each other
 PROGRAM: dict[str, Any] = {"__name__": "exercise_13_2"}
-exec(written("13", "exercise_13_2.py"), PROGRAM)
+exec(read_program("13", "exercise_13_2.py"), PROGRAM)
 in_batch = PROGRAM["in_batch"]
 with_twins = solutions("13").with_twins
 WRONG = {
@@ -106,7 +106,7 @@ DRAWS = [(in_batch, {}), (in_batch, {"apart": True}), (without_the_own, {})]
 test_right_draws, test_wrong_draws = answer_tests(lesson_13.check_in_batch, DRAWS, WRONG_DRAWS, "drawn")
 
 
-def test_ranks_and_loss_by_hand():
+def test_ranks_and_loss_equal_manual_values():
     h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0], [0.6, -0.8]])
     one, two = torch.tensor([0]), torch.tensor([1])
     assert ranks_among(h, one, two, torch.tensor([2, 3])).tolist() == [2.0]
@@ -132,8 +132,8 @@ print(sum(1 for _ in batches(links, torch.arange(8 + rank), args, 0)))
 
 
 @pytest.mark.parametrize(("epoch_edges", "steps"), [(100, 2), (8, 1)])
-def test_ranks_with_uneven_shares_make_equally_many_steps(epoch_edges, steps, tmp_path):
-    """Shares of 8 and 9 edges, batches of 4: a rank with a third batch would wait for ever in DDP."""
+def test_uneven_shares_give_equal_steps(epoch_edges, steps, tmp_path):
+    """With shares of 8 and 9 edges and batches of 4, a rank with a third batch would wait forever in DDP."""
     words = [sys.executable, "-c", STEPS]
     more = [str(tmp_path / "store"), str(epoch_edges)]
     ranks = [

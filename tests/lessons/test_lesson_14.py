@@ -1,4 +1,4 @@
-"""The checkers of lesson 14 know right from wrong."""
+"""The checkers of lesson 14 distinguish right and wrong answers."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_support import written
+from program_support import read_program
 from solution_support import answer_tests, solutions
 from torch import Tensor
 
@@ -53,32 +53,32 @@ test_right_merge, test_wrong_merge = answer_tests(lesson_14.check_merge_gradient
 
 
 class Table:
-    """What the exercise sees of a DistEmbedding: a row that is written twice keeps the last value."""
+    """A fake DistEmbedding. A row that is written twice keeps the last value."""
 
     def __init__(self, rows: int) -> None:
         self.weight = torch.zeros(rows, 2)
 
 
 class Optimizer:
-    """What it sees of DGL's base class."""
+    """A fake of DGL's base class."""
 
     _lr, _world_size = 0.5, 2
 
 
 def update_of(source: str) -> Callable[..., None]:
-    """The method of a program's SparseSGD."""
+    """Return the method ``update`` of a program's SparseSGD."""
     found: dict[str, Any] = {"torch": torch, "DistSparseGradOptimizer": Optimizer}
     exec(re.search(r"class SparseSGD.*?(?=\n\n\n)", source, re.S)[0], found)
     return found["SparseSGD"]().update
 
 
-SOLUTION = written("14", "exercise_14_3.py")
+SOLUTION = read_program("14", "exercise_14_3.py")
 BODY = re.search(r'self\._lr\."""\n(.*?)\n\n\n', SOLUTION, re.S)[1]
 
 
 @pytest.fixture
 def updated(tmp_path: Path) -> Callable[[str | None], tuple[str]]:
-    """What the program writes with another body of ``update``: each machine has the gradients of both ranks."""
+    """Return the output of the program with another body of ``update`` and the gradients of both ranks."""
 
     def write(body: str | None) -> tuple[str]:
         program = tmp_path / "exercise_14_3.py"

@@ -1,4 +1,4 @@
-"""The checkers of lesson 15 know right from wrong."""
+"""The checkers of lesson 15 distinguish right and wrong answers."""
 
 import json
 import os
@@ -62,7 +62,7 @@ SAVED = 1 - BYTES[1] / BYTES[0]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[[Any], tuple[Any, Path, Path]]:
-    """A share, with the program and results of the lesson and of the reader, of which some are changed."""
+    """Return a share with program and results of lesson and reader, some of them changed."""
 
     def write(answer: Any) -> tuple[Any, Path, Path]:
         saved, changes = answer
@@ -105,7 +105,7 @@ test_right_job, test_wrong_job = answer_tests(lesson_15.check_without_fields, JO
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize("words", [[], ["--out", "o", "--checkpoint", "c"]])
-def test_results_that_could_not_be_written_are_refused_at_once(words):
+def test_program_without_result_path_is_refused(words):
     words = ["--graph_name", "g", "--part_config", "p", "--ip_config", "i", "--weights", "w", *words]
     program = [sys.executable, "train_types.py", *words]
     ended = subprocess.run(program, cwd=NOTEBOOKS / "scripts", capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The checkers of lesson 16 know right from wrong."""
+"""The checkers of lesson 16 distinguish right and wrong answers."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_support import changed, written
+from program_support import read_program, replace_text
 from solution_support import NOTEBOOKS, answer_tests, solutions
 
 from support.exercises import lesson_16
@@ -20,7 +20,7 @@ DONE = ["7 COMPLETED", "8 COMPLETED"]
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Callable[[Any], tuple[Any, ...]]:
-    """The first job, jobs with the name chain, and the epochs that they have written."""
+    """Return the first job, the jobs named chain, and the epochs that they wrote."""
 
     def write(answer: Any) -> tuple[Any, ...]:
         first, jobs, epochs = answer
@@ -58,7 +58,7 @@ test_right_chain, test_wrong_chain = answer_tests(lesson_16.check_chain, CHAINS,
 
 
 BROKEN = (NOTEBOOKS / "scripts" / "broken_job.sh").read_text()
-MENDED = written("16", "exercise_16_2.sh")
+MENDED = read_program("16", "exercise_16_2.sh")
 
 
 @pytest.fixture
@@ -75,37 +75,43 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], t
 TRAIN_JOB = (NOTEBOOKS / "scripts" / "train_job.sh").read_text()
 RIGHT_SCRIPTS = {
     "the solution": MENDED,
-    "options in one line": changed(
+    "options in one line": replace_text(
         MENDED, ("#SBATCH --open-mode=append\n", ""), ("--requeue", "--requeue --open-mode append")
     ),
-    "a short option": changed(MENDED, ("--output=scripts/out/16/night-%j.log", "-o night-%j.log")),
-    "time in the names": changed(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "-${SLURM_RESTART_COUNT:-0}-$(date +%N)")),
-    "python3": changed(MENDED, ("exec python ", "exec python3 ")),
-    "the lesson's own, with the signal": changed(
+    "a short option": replace_text(MENDED, ("--output=scripts/out/16/night-%j.log", "-o night-%j.log")),
+    "time in the names": replace_text(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "-${SLURM_RESTART_COUNT:-0}-$(date +%N)")),
+    "python3": replace_text(MENDED, ("exec python ", "exec python3 ")),
+    "the lesson's own, with the signal": replace_text(
         TRAIN_JOB, ("#SBATCH --requeue\n", "#SBATCH --requeue --signal=B:TERM@120\n")
     ),
 }
 WRONG_SCRIPTS = {
     "the broken one": (BROKEN, "--requeue, as sbatch reads the script"),
     "requeue below a command": (
-        changed(MENDED, ("#SBATCH --requeue\n", ""), ("THREADS=1\n", "THREADS=1\n#SBATCH --requeue\n")),
+        replace_text(MENDED, ("#SBATCH --requeue\n", ""), ("THREADS=1\n", "THREADS=1\n#SBATCH --requeue\n")),
         "--requeue, as sbatch reads the script",
     ),
-    "the log is begun anew": (changed(MENDED, ("#SBATCH --open-mode=append\n", "")), "--open-mode"),
-    "one log for all jobs": (changed(MENDED, ("night-%j", "night")), "separate file for each job"),
-    "no exec": (changed(MENDED, ("exec ", "")), "the script replaces itself with launch"),
-    "one run folder": (changed(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "")), "--out of the second start is new"),
-    "one address file": (changed(MENDED, ("$start.txt", "$files/ip.txt")), "--ip_config of the second start is new"),
-    "memory of a node": (changed(MENDED, ("saved=$files", "saved=/dev/shm")), "--checkpoint is on a shared disk"),
+    "the log is begun anew": (replace_text(MENDED, ("#SBATCH --open-mode=append\n", "")), "--open-mode"),
+    "one log for all jobs": (replace_text(MENDED, ("night-%j", "night")), "separate file for each job"),
+    "no exec": (replace_text(MENDED, ("exec ", "")), "the script replaces itself with launch"),
+    "one run folder": (replace_text(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "")), "--out of the second start is new"),
+    "one address file": (
+        replace_text(MENDED, ("$start.txt", "$files/ip.txt")),
+        "--ip_config of the second start is new",
+    ),
+    "memory of a node": (replace_text(MENDED, ("saved=$files", "saved=/dev/shm")), "--checkpoint is on a shared disk"),
     "a checkpoint for each start": (
-        changed(MENDED, ("saved=$files/night-$SLURM_JOB_ID", "saved=$start")),
+        replace_text(MENDED, ("saved=$files/night-$SLURM_JOB_ID", "saved=$start")),
         "of the second start",
     ),
-    "a checkpoint for all jobs": (changed(MENDED, ("night-$SLURM_JOB_ID.pt", "night.pt")), "a separate checkpoint"),
-    "another signal": (changed(MENDED, ("B:TERM@120", "TERM@120")), "--signal"),
-    "shared nodes": (changed(MENDED, ("#SBATCH --exclusive\n", "")), "--exclusive"),
-    "nothing is called": (changed(MENDED, ("exec ", "exit; exec ")), "calls python"),
-    "it hangs": (changed(MENDED, ("exec ", "sleep 60; exec ")), "Your code raised TimeoutExpired"),
+    "a checkpoint for all jobs": (
+        replace_text(MENDED, ("night-$SLURM_JOB_ID.pt", "night.pt")),
+        "a separate checkpoint",
+    ),
+    "another signal": (replace_text(MENDED, ("B:TERM@120", "TERM@120")), "--signal"),
+    "shared nodes": (replace_text(MENDED, ("#SBATCH --exclusive\n", "")), "--exclusive"),
+    "nothing is called": (replace_text(MENDED, ("exec ", "exit; exec ")), "calls python"),
+    "it hangs": (replace_text(MENDED, ("exec ", "sleep 60; exec ")), "Your code raised TimeoutExpired"),
 }
 
 
@@ -113,7 +119,7 @@ test_right_script, test_wrong_script = answer_tests(lesson_16.check_script, RIGH
 
 
 def _with(**changes: Callable[[dict[str, int], dict[str, int]], int]) -> Callable[..., Any]:
-    """The solution with some of its numbers computed otherwise: from what was asked, and from the right answer."""
+    """Return the solution with some numbers replaced by functions of the question and the right answer."""
 
     def wrong(**asked: int) -> Any:
         right = size_job(**asked)

@@ -5,7 +5,7 @@ from pathlib import Path
 import dgl
 import pytest
 import torch
-from program_support import run, scripts_in
+from program_support import copy_scripts, run_program
 
 from tutorial_lib.data import Dataset
 
@@ -17,13 +17,13 @@ def trained(scripts: Path, ranks: int, batch_size: int) -> dict[str, torch.Tenso
     out = scripts / "out" / f"{ranks}.pt"
     words = [f"--graph={scripts / 'graph.bin'}", f"--out={out}", "--epochs=2", "--fanout=-1", "--dropout=0"]
     source = (scripts / "ranks.py").read_text()
-    run(scripts, "ranks.py", source, ranks, *words, f"--batch_size={batch_size}", check=True)
+    run_program(scripts, "ranks.py", source, ranks, *words, f"--batch_size={batch_size}", check=True)
     return torch.load(out)
 
 
 @pytest.fixture(scope="module")
 def scripts(small_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    scripts = scripts_in(tmp_path_factory.mktemp("ranks"))
+    scripts = copy_scripts(tmp_path_factory.mktemp("ranks"))
     dgl.save_graphs(str(scripts / "graph.bin"), [small_dataset.graph])
     return scripts
 

@@ -1,4 +1,4 @@
-"""What a committed notebook must look like; that its outputs are right is for nbval (see nbval_support.py)."""
+"""The format of committed notebooks. nbval compares their outputs (see nbval_support.py)."""
 
 import json
 import re
@@ -26,7 +26,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:tmp|root|home|work)/\S*")
 
 
 def complaints(path: Path) -> list[str]:
-    """All that is wrong with a notebook as a file, one line each."""
+    """Return the problems of a notebook, one line each."""
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     found = _metadata(notebook.metadata)
@@ -41,7 +41,7 @@ def complaints(path: Path) -> list[str]:
 
 
 def too_much(path: Path) -> list[str]:
-    """Limits of a lesson as a whole: cells, imports in a cell, and what it takes from ``notebooks/support``."""
+    """Return the exceeded limits of a lesson: cells, imports, and names from ``notebooks/support``."""
     cells = nbformat.read(path, as_version=4).cells
     code = [cell.source for cell in cells if cell.cell_type == "code" and not cell.source.startswith("%%writefile")]
     imports = max(len(re.findall(r"^(?:import|from) ", source, re.M)) for source in code)
@@ -93,13 +93,13 @@ def _cell(cell: dict[str, Any]) -> list[str]:
 
 
 def _texts(output: dict[str, Any]) -> list[str]:
-    """Every piece of text of an output; pictures in base64 are none."""
+    """Return all texts of an output, without base64 pictures."""
     data = [str(value) for mime, value in output.get("data", {}).items() if not re.match(r"image/(?!svg)", mime)]
     return [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", []), *data]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_as_agreed(path):
+def test_notebook_follows_the_rules(path):
     assert complaints(path) == []
     assert too_much(path) == []
 
@@ -108,7 +108,7 @@ WRITTEN = [path for path in NOTEBOOKS if "writing" in json.loads(path.read_text(
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
-def test_a_lesson_with_pieces_keeps_its_limits_and_states_its_minutes(path):
+def test_lesson_with_pieces_keeps_its_limits(path):
     size, notebook = lesson_table.measure(path), nbformat.read(path, as_version=4)
     about = notebook.metadata.tutorial
     assert (about.minutes, about.writing) == (size.reading, size.writing)
@@ -119,7 +119,7 @@ def test_a_lesson_with_pieces_keeps_its_limits_and_states_its_minutes(path):
     assert {name: getattr(size, name) for name in limits if getattr(size, name) > limits[name]} == {}
 
 
-def test_too_much_is_noticed(tmp_path):
+def test_exceeded_limits_are_reported(tmp_path):
     source = "\n".join([*(f"from support.{name} import x" for name in "abcd"), *["import os"] * 7])
     cells = [new_code_cell(source), *[new_markdown_cell("text")] * MOST_CELLS]
     nbformat.write(new_notebook(cells=cells), tmp_path / "much.ipynb")
@@ -128,8 +128,8 @@ def test_too_much_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_programs_of_a_lesson_are_files(path):
-    """What a cell writes to scripts/ lies there, word for word; the last time counts. Exercises are the learner's."""
+def test_programs_in_cells_equal_their_files(path):
+    """The last text that a cell writes to scripts/NAME equals this file. Exercises are skipped."""
     cells = nbformat.read(path, as_version=4).cells
     written = dict(
         found.groups() for cell in cells if (found := re.match(r"%%writefile (scripts/\S+)\n(.*)", cell.source, re.S))
@@ -145,7 +145,7 @@ TERM_LINK = re.compile(r"\]\(((?:\.\./)?GLOSSARY\.md)#([^)\s]*)\)")
 
 
 def terms(glossary: str) -> list[str]:
-    """The anchors of its headings: they are lower-case, so that GitHub and JupyterLab make the same ones."""
+    """Return the anchors of headings, which are lower-case because GitHub and JupyterLab then agree."""
     return [heading.replace(" ", "-") for heading in re.findall(r"^## (.+)$", glossary, re.M)]
 
 
@@ -158,7 +158,7 @@ def test_linked_terms_are_in_the_glossary(path):
             assert term in known, f"GLOSSARY.md has no heading for #{term}"
 
 
-def test_the_glossary_is_in_order_and_names_a_lesson_for_each_term():
+def test_glossary_is_sorted_and_names_lessons():
     text = GLOSSARY.read_text()
     assert terms(text) == sorted(set(terms(text)))
     assert text.count("\n## ") == len(terms(text))
@@ -170,7 +170,7 @@ def test_the_glossary_is_in_order_and_names_a_lesson_for_each_term():
 
 
 def make_notebook(path: Path) -> nbformat.NotebookNode:
-    """A small notebook without fault, also written to ``path``."""
+    """Return a small valid notebook and write it to ``path``."""
     picture = new_output("display_data", data={"image/png": "iVBO/tmp/Rw0KGgo=", "text/plain": "<Figure>"})
     cells = [
         new_markdown_cell("# A lesson"),
@@ -216,7 +216,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("breaks", "complaint"), BROKEN.values(), ids=BROKEN.keys())
-def test_checker_sees(breaks, complaint, tmp_path):
+def test_checker_reports_each_problem(breaks, complaint, tmp_path):
     notebook = make_notebook(tmp_path / "broken.ipynb")
     breaks(notebook)
     nbformat.write(notebook, tmp_path / "broken.ipynb")
@@ -225,7 +225,7 @@ def test_checker_sees(breaks, complaint, tmp_path):
     assert re.search(complaint, found[0])
 
 
-def test_checker_accepts_a_good_notebook_and_an_error_that_is_announced(tmp_path):
+def test_checker_accepts_valid_notebook_and_expected_error(tmp_path):
     notebook = make_notebook(tmp_path / "good.ipynb")
     assert complaints(tmp_path / "good.ipynb") == []
     notebook.cells[1].outputs.append(ERROR)
@@ -243,7 +243,7 @@ def test_nbval_reads_every_line_of_the_sanitize_file():
 
 
 @pytest.mark.whole_run
-def test_one_lesson_asked_for_by_name_also_runs_in_a_folder_of_its_own():
+def test_single_lesson_runs_in_temporary_folder():
     # It once did not: its programs, and those of the exercises, were then written into notebooks/scripts.
     words = ["-m", "pytest", "--collect-only", "--trace-config", "notebooks/01_standalone_distgraph.ipynb"]
     said = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
@@ -251,7 +251,7 @@ def test_one_lesson_asked_for_by_name_also_runs_in_a_folder_of_its_own():
 
 
 def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunResult:
-    """Run nbval and our plugin in a pytest of its own, on a cell that once printed ``text`` and an idle one."""
+    """Run nbval with our plugin in a new pytest, on an idle cell and a cell whose stored output is ``text``."""
     outputs = [new_output("stream", text=text)] if text else []
     cells = [new_code_cell(source, execution_count=1, outputs=outputs), new_code_cell("pass", execution_count=2)]
     nbformat.write(new_notebook(cells=cells), pytester.path / "x.ipynb")
@@ -262,7 +262,7 @@ def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunRe
 
 
 @pytest.mark.whole_run
-def test_dead_kernel_is_noticed_at_once(pytester):
+def test_dead_kernel_is_detected(pytester):
     result = run_nbval(pytester, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*the kernel died in this cell (exit status -9*", "*Kernel dead on test start*"])

@@ -1,4 +1,4 @@
-"""Numbers that the pictures of the lessons compute. That each picture can be drawn, nbval proves in its lesson."""
+"""Numbers in the pictures of the lessons. nbval tests that each picture can be drawn."""
 
 from typing import Any
 
@@ -44,6 +44,6 @@ def test_medians():
     assert [list(line.get_ydata()) for line in seconds.lines if line.get_marker() == "s"] == [[3, 4]]
 
 
-def test_spans_of_the_states_of_a_job():
+def test_spans_of_job_states():
     seen = [(10.0, {"3": "RUNNING"}), (15.0, {"3": "PENDING"}), (16.0, {"3": "PENDING"}), (18.0, {"3": "RUNNING"})]
     assert real_clusters.spans(seen, "3") == [("RUNNING", 0, 5), ("PENDING", 5, 8), ("RUNNING", 8, 8)]

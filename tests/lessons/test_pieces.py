@@ -1,4 +1,4 @@
-"""The pieces that learners write: the notebooks are not stale, the public tests are sharp, and check keeps its word."""
+"""Pieces that learners write: current notebooks, public tests that detect errors, and ``check``."""
 
 import json
 import os
@@ -40,7 +40,7 @@ for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
 
 
 def holes_of(piece: str) -> list[str]:
-    """The holes of a piece, as the metadata of its cells list them."""
+    """Return the holes of a piece from the metadata of its cells."""
     found = []
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for cell in json.loads(path.read_text())["cells"]:
@@ -96,7 +96,7 @@ class Counter:
 '''
 
 
-def test_a_hole_keeps_all_but_the_body():
+def test_hole_replaces_only_the_body():
     body = "        # a comment inside\n        total = a\n        return total + b"
     expected = SOURCE.rstrip().replace(body, "        ...  # your code here")
     assert make_holes.make_holes(SOURCE, ["Counter.add"]) == expected
@@ -126,7 +126,7 @@ def test_the_public_tests_accept_solutions_and_reject_wrong_bodies(piece, tmp_pa
 
 @pytest.fixture
 def work(tmp_path, monkeypatch) -> Path:
-    """A folder with a small piece ``twice``, as a lesson sees it, and the course's folder."""
+    """The folder of a lesson with a small piece ``twice``, and the folder of the course."""
     course = tmp_path / "course"
     (course / "tests").mkdir(parents=True)
     (course / "mine").mkdir()
@@ -164,12 +164,12 @@ def test_check_explains(work, capsys):
     assert "not yet. FileNotFoundError" in capsys.readouterr().out
 
 
-def test_an_endless_loop_ends(work, capsys):
+def test_check_ends_endless_loop(work, capsys):
     said = check(capsys, "    while x:\n        pass", seconds=3)
     assert "  test_twice\n  The test did not end within 3 s." in said
 
 
-def test_a_piece_is_copied_only_into_the_folder_of_the_learner(work, capsys, monkeypatch):
+def test_piece_is_copied_only_into_learner_folder(work, capsys, monkeypatch):
     mine = "    return x + x"
     assert check(capsys, mine) == f"twice.py: correct. All 1 tests pass.\n{COURSE_S}"
     (work / ".copied.json").write_text("{}")

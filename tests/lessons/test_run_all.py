@@ -1,4 +1,4 @@
-"""Run All reaches the end: twice in one kernel, and on a computer that lacks programs, with a sentence for each."""
+"""Run All completes, twice in one kernel and without optional programs, which are named."""
 
 import copy
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbval_support import folder_of_a_lesson, lacking, programs_of
+from nbval_support import make_lesson_folder, programs_of, why_not_runnable
 from solution_support import NOTEBOOKS, lesson_code
 
 from support.lessons import programs
@@ -35,7 +35,7 @@ def link(folder: Path, names: list[str]) -> None:
 
 @pytest.fixture
 def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with our environment and a few basic programs only; returns its first folder, which is empty."""
+    """Set PATH to our environment and basic programs, and return its first folder, which is empty."""
     (first := tmp_path / "first").mkdir()
     (basic := tmp_path / "bin").mkdir()
     link(basic, PRESENT)
@@ -45,11 +45,11 @@ def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the cells in a folder for a lesson and return what they print. An error in a cell is one here."""
+    """Run the cells in the folder of a lesson and return their output. Errors are raised."""
     monkeypatch.setenv("TUTORIAL_DATASET", "synthetic-products")
     monkeypatch.setenv("DGLBACKEND", "pytorch")
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
-    resources = {"metadata": {"path": str(folder_of_a_lesson())}}
+    resources = {"metadata": {"path": str(make_lesson_folder())}}
     before = set(persistent.running_names())
     try:
         NotebookClient(notebook, timeout=400, kernel_name="python3", resources=resources).execute()
@@ -62,9 +62,9 @@ def run_all(notebook: nbformat.NotebookNode, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
 def test_a_lesson_runs_twice_in_one_kernel(monkeypatch):
-    """As learners do. This lesson starts ranks."""
+    """This lesson starts ranks."""
     notebook = nbformat.read(NOTEBOOKS / "05_data_parallel_by_hand.ipynb", as_version=4)
-    if (reason := lacking(notebook.metadata.tutorial.needs)) is not None:
+    if (reason := why_not_runnable(notebook.metadata.tutorial.needs)) is not None:
         pytest.skip(reason)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     again = copy.deepcopy(notebook.cells)
@@ -91,8 +91,8 @@ exit 1
 
 
 @pytest.mark.timeout(600)
-def test_a_stack_where_py_spy_is_refused(emulation, monkeypatch, bare_path):
-    """Lesson 09, as far as the first stack of a job that waits."""
+def test_lesson_shows_stack_without_py_spy(emulation, monkeypatch, bare_path):
+    """Run lesson 09 up to the first stack of a waiting job."""
     link(bare_path, ["ps", "pgrep", "ss"])
     (bare_path / "py-spy").write_text(REFUSES)
     (bare_path / "py-spy").chmod(0o755)
@@ -105,8 +105,8 @@ def test_a_stack_where_py_spy_is_refused(emulation, monkeypatch, bare_path):
     assert printed.count("in wait_for_senders") >= 2
 
 
-def test_a_wait_ends_when_a_process_has_failed(tmp_path):
-    """At once, with the end of its log."""
+def test_wait_ends_when_process_fails(tmp_path):
+    """The error contains the end of the log."""
     lesson = lesson_code("09", "log", "wait_until")
     (tmp_path / "server-1.log").write_text("PermissionError: .dgl\n")
     process = subprocess.Popen(["sh", "-c", "exit 3", str(tmp_path)])
@@ -124,7 +124,7 @@ def test_slurm_needs_root(monkeypatch, capsys):
     assert programs.available("Slurm")
 
 
-def test_a_server_s_program_is_found_beside_the_folders_of_path(tmp_path, monkeypatch):
+def test_server_programs_are_found_outside_path(tmp_path, monkeypatch):
     for name in ("bin", "sbin"):
         (tmp_path / name).mkdir()
     (tmp_path / "sbin" / "sshd").symlink_to("/bin/sh")

@@ -1,4 +1,4 @@
-"""GraphSAGE's layer in plain torch equals DGL's: values, gradients, first weights, checkpoints."""
+"""GraphSAGE's layer in plain torch equals DGL's in values, gradients, initial weights and checkpoints."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import dgl
 import pytest
 import torch
 from dgl.nn import SAGEConv
-from gpu.gpu_support import BLOCKS, TOLERANCE, largest_difference, outcome, random_block
+from gpu.gpu_support import BLOCKS, TOLERANCE, largest_difference, output_and_gradients, random_block
 
 from tutorial_lib.models.graphsage import CscBlock, FirstLayer, GraphSAGE, mean_of_neighbors
 from tutorial_lib.models.graphsage import SAGEConv as PlainSAGEConv
@@ -27,13 +27,13 @@ def test_equal_to_dgl_forward_and_backward(shape, sizes, idtype):
     into = torch.repeat_interleave(torch.arange(dst), block.indptr.diff())
     of_dgl = dgl.create_block((block.indices, into), num_src_nodes=src, num_dst_nodes=dst)
     x = torch.randn(src, sizes[0])
-    expected = outcome(theirs, of_dgl, x, CPU.device)
-    found = outcome(ours, CscBlock.from_block(getattr(of_dgl, idtype)()), x, CPU.device)
+    expected = output_and_gradients(theirs, of_dgl, x, CPU.device)
+    found = output_and_gradients(ours, CscBlock.from_block(getattr(of_dgl, idtype)()), x, CPU.device)
     assert found.keys() == expected.keys()
     assert largest_difference(found, expected) <= TOLERANCE
 
 
-def test_without_edges_a_node_keeps_its_own_part():
+def test_node_without_edges_uses_self_weights():
     """DGL's layer fails here. All weights still get a gradient, which DDP waits for."""
     layer = PlainSAGEConv(32, 16)
     x, indices = torch.randn(3, 32), torch.empty(0, dtype=torch.int64)
@@ -53,7 +53,7 @@ class NativeSAGE(GraphSAGE):
         self.layers = torch.nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(self.sizes))
 
 
-def test_checkpoints_go_both_ways(small_dataset):
+def test_checkpoints_are_interchangeable_with_dgl_layers(small_dataset):
     """Equal seeds give equal weights with equal names. On sampled blocks, both models return the same logits."""
     graph, models = small_dataset.graph, []
     for kind in (NativeSAGE, GraphSAGE):

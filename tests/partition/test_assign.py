@@ -1,4 +1,4 @@
-"""Which part each node goes to, and amounts of memory as text."""
+"""Assignment of nodes to parts, and amounts of memory as text."""
 
 import sys
 
@@ -34,7 +34,7 @@ def test_adjacency_has_no_directions_duplicates_and_loops(graph, pairs):
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "random"])
-def test_the_seed_decides(small_dataset, tmp_path, method):
+def test_assignment_depends_on_seed(small_dataset, tmp_path, method):
     cuts = [assign_nodes(small_dataset, 3, method, tmp_path, NOBODY, seed) for seed in (1, 1, 2)]
     assert (cuts[0] == cuts[1]).all()
     assert (cuts[0] != cuts[2]).any()
@@ -51,7 +51,7 @@ def test_kaminpar_cuts_few_edges_and_balances_training_nodes(small_dataset, tmp_
     assert np.bincount(part_of[train]).max() <= np.ceil(1.03 * len(train) / parts)
 
 
-def test_a_compressed_graph_is_cut_as_well(small_dataset, tmp_path, monkeypatch):
+def test_compressed_graph_is_partitioned(small_dataset, tmp_path, monkeypatch):
     src, dst = small_dataset.graph.edges()
     cut = {}
     for limit in (2**28, 0):
@@ -70,7 +70,7 @@ def test_a_star_and_a_graph_without_edges(tmp_path):
         assert counts.max() <= 1.04 * graph.num_nodes() / 4 + 1
 
 
-def test_a_file_decides(tmp_path):
+def test_assignment_from_file(tmp_path):
     file, wanted = tmp_path / "parts.npy", np.array([1, 0, 1, 0, 0, 0, 1, 1], np.uint8)
     np.save(file, wanted)
     done = partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(file))
@@ -84,7 +84,7 @@ def test_a_file_decides(tmp_path):
 @pytest.mark.parametrize(
     "array", [np.zeros(7, int), np.zeros(8), np.arange(8), -np.arange(8), np.zeros(8, int), np.array([{}] * 8)]
 )
-def test_mistakes_in_such_a_file(array, tmp_path):
+def test_mistakes_in_assignment_file(array, tmp_path):
     np.save(tmp_path / "parts.npy", array)
     problems = "expected an array of 8 integers from 0 to 1|could not cut 8 nodes into 2 parts|cannot be read"
     with pytest.raises(InputError, match=problems):
@@ -92,7 +92,7 @@ def test_mistakes_in_such_a_file(array, tmp_path):
     assert not (tmp_path / "p").exists()
 
 
-def test_a_method_or_a_number_of_parts_that_cannot_be(tmp_path):
+def test_invalid_method_or_number_of_parts(tmp_path):
     with pytest.raises(InputError, match="the partition method metis does not exist") as caught:
         partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="metis")
     assert "--method kaminpar" in caught.value.remedy
@@ -110,7 +110,7 @@ def test_without_kaminpar_nodes_are_partitioned_at_random(tmp_path, monkeypatch)
     assert said[0].startswith("kaminpar is not installed for this Python")
 
 
-def test_amounts_of_memory():
+def test_parse_memory():
     texts = {"12GB": 12 * 10**9, "1.5 gib": 3 * 2**29, "800M": 8 * 10**8, "5000": 5000}
     assert {text: parse_memory(text) for text in texts} == texts
     for text in ("", "-1GB", "12 GB of it", "0"):

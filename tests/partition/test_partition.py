@@ -11,7 +11,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.partition import load_partition_folder, partition_dataset
 
 
-def test_report_counts_the_known_cut(tmp_path):
+def test_report_counts_cut_edges(tmp_path):
     np.save(tmp_path / "parts.npy", np.arange(8) // 4)
     report = partition_dataset(tiny_dataset(), 2, tmp_path / "p", method=str(tmp_path / "parts.npy")).report
     assert (report.edge_cut, report.edge_cut_share) == (2, 2 / 18)
@@ -34,7 +34,7 @@ def test_folder_of_another_partition_is_refused_and_kept(small_dataset, partitio
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "manifest.json"])
-def test_a_folder_with_something_else_and_a_file_are_refused(small_dataset, tmp_path, name):
+def test_folder_with_other_content_is_refused(small_dataset, tmp_path, name):
     (tmp_path / name).write_text('{"files": ')
     for out in (tmp_path, tmp_path / name):
         with pytest.raises(InputError, match="is not a partition folder"):
@@ -71,14 +71,14 @@ def test_part_1_is_not_part_10(small_dataset, tmp_path):
     load_partition_folder(folder, part=2)
 
 
-def test_a_link_is_followed(tmp_path):
+def test_symlink_is_followed(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
     assert partition_dataset(tiny_dataset(), 2, tmp_path / "link", method="random").folder == tmp_path / "disk"
     assert (tmp_path / "link").is_symlink()
 
 
-def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
+def test_mount_point_is_refused_early(tmp_path, monkeypatch):
     """D18."""
     monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path)
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""Where a partition cannot be written, and what a killed process leaves there."""
+"""Disks without space for a partition, and files of killed processes."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ for options in ("size=4m", "remount,ro"):
 
 
 def test_a_full_or_read_only_disk_is_named_with_a_remedy(small_dataset, data_root, tmp_path):
-    """D18. In a mount namespace, which an ordinary user may have too: nothing of it is left."""
+    """D18. The test uses a mount namespace, which an ordinary user may have too. No file is left."""
     if (refused := subprocess.run(["unshare", "-Urm", "true"], capture_output=True, text=True)).returncode:
         pytest.skip(f"needs a mount namespace: {refused.stderr.strip()}")
     (tmp_path / "disk").mkdir()
@@ -40,7 +40,7 @@ def test_a_full_or_read_only_disk_is_named_with_a_remedy(small_dataset, data_roo
         assert f"{text}2 []\n" in done.stderr
 
 
-def test_what_killed_processes_have_left_is_removed(tmp_path, monkeypatch):
+def test_remains_of_killed_processes_are_removed(tmp_path, monkeypatch):
     """D18. Another process that writes a partition there is waited for."""
     if (child := os.fork()) == 0:
         monkeypatch.setattr("tutorial_lib.partition.folder.write_json", lambda *_: os.kill(os.getpid(), signal.SIGKILL))

@@ -14,7 +14,7 @@ from tutorial_lib.partition.writer import Writer
 
 
 def one_way_dataset() -> Dataset:
-    """Directed, with a self loop, an edge that is there twice, and a node that nothing leads to; edge data too."""
+    """A directed graph with edge data, a self loop, a duplicate edge and a node without in-edges."""
     src = torch.tensor([0, 1, 1, 2, 3, 4, 0, 2, 2, 5, 6, 6, 3])
     dst = torch.tensor([1, 2, 3, 0, 4, 0, 5, 2, 3, 3, 0, 0, 5])
     graph = dgl.graph((src, dst), num_nodes=8)
@@ -24,7 +24,7 @@ def one_way_dataset() -> Dataset:
 
 
 class Part:
-    """One part in original ids, so that two partitions with different new ids can be compared."""
+    """A part in original IDs, for comparisons of partitions with different new IDs."""
 
     def __init__(self, config: Path, part: int, node_map: np.ndarray, edge_map: np.ndarray) -> None:
         graph, feats, edge_feats, *_ = dgl.distributed.load_partition(str(config), part)
@@ -48,7 +48,7 @@ class Part:
 
 
 def by_dgl_and_by_us(dataset: Dataset, parts: int, folder: Path) -> list[list[Part]]:
-    """The same assignment written by both, all parts."""
+    """All parts of the same assignment, written by DGL and by us."""
     (folder / "ours").mkdir()
     maps = dgl.distributed.partition_graph(
         dataset.graph, "g", parts, str(folder / "dgl"), part_method="random", return_mapping=True
@@ -66,7 +66,7 @@ def by_dgl_and_by_us(dataset: Dataset, parts: int, folder: Path) -> list[list[Pa
 
 
 @pytest.mark.parametrize(("which", "parts"), [("small", 3), ("one way", 2), ("one way", 3)])
-def test_parts_mean_the_same_as_those_of_dgl(which, parts, small_dataset, tmp_path):
+def test_parts_are_equivalent_to_dgl_parts(which, parts, small_dataset, tmp_path):
     """D19. Leaving edges are stored, and all fields have DGL's types."""
     dataset = small_dataset if which == "small" else one_way_dataset()
     dgl.seed(5)

@@ -1,4 +1,4 @@
-"""A task that a new maintainer adds: predict the number of neighbors of a node from features.
+"""A task as a maintainer would add it: predict the number of neighbors of a node from features.
 
 As ``tutorial_lib/tasks/degree.py``, with ``TaskEntry("degree", "DegreeTask", labels=False)`` in ``tasks.TASKS``, it is
 ``train --task degree``.

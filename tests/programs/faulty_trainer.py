@@ -25,7 +25,7 @@ def share_of_first(graph, count: int) -> torch.Tensor:
 
 
 def loop(session, steps: int) -> None:
-    """Batches from sampler processes if there are any, features over the wire, a collective in every step."""
+    """Train on sampled batches with remote features and a collective in every step."""
     seeds = share_of_first(session.graph, 2000)
     step = 0
     while step < steps:
@@ -40,7 +40,7 @@ def loop(session, steps: int) -> None:
 
 
 def uneven(session) -> None:
-    """Rank 0 has 6 batches, rank 1 has 2. Under Join both end, with the weights that one process computes."""
+    """With Join, ranks with 6 and 2 batches end with the weights that one process computes."""
     rows = [torch.arange(60).split(10), torch.arange(60, 80).split(10)]
     feat = session.graph.ndata["feat"]
 
@@ -68,15 +68,15 @@ def uneven(session) -> None:
 
 
 class FailingSampler(MultiLayerNeighborSampler):
-    """Runs in the sampler process."""
+    """Fails in the sampler process."""
 
     def sample_blocks(self, *_arguments, **_options):
         Path("fault-at").write_text(str(time.time()))
         raise ValueError("a mistake in the sampler")
 
 
-def use_memory_up() -> None:
-    """The test puts us into a group with 400 MB: the kernel ends us when we pass that."""
+def exhaust_memory() -> None:
+    """Use more memory than the 400 MB of the control group, so that the kernel kills this process."""
     while not Path("go").exists():
         time.sleep(0.05)
     Path("fault-at").write_text(str(time.time()))
@@ -111,7 +111,7 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             if fault.startswith("os._exit"):
                 os._exit(3 if fault == "os._exit" else 0)
             if fault == "memory":
-                use_memory_up()
+                exhaust_memory()
             if fault == "skip":
                 return  # leaves without the barrier that the others are in: waits in `leave`
             time.sleep(1000)

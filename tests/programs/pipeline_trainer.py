@@ -27,7 +27,7 @@ FANOUTS = [FULL] * 3
 CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)
 
 
-def logits_of(loader: BatchLoader | PipelineLoader, features: DistTensor, model: torch.nn.Module) -> Tensor:
+def compute_logits(loader: BatchLoader | PipelineLoader, features: DistTensor, model: torch.nn.Module) -> Tensor:
     model.eval()
     with torch.no_grad():
         inputs = (
@@ -36,19 +36,23 @@ def logits_of(loader: BatchLoader | PipelineLoader, features: DistTensor, model:
         return torch.cat([model(*each) for each in inputs])
 
 
-def settings(graph: DistGraph) -> dict[str, Pipeline]:
-    """No memory for remote data, a little, and enough."""
+def make_pipelines(graph: DistGraph) -> dict[str, Pipeline]:
+    """Return pipelines with no memory for remote data, a little, and enough."""
     ndata, book = graph.ndata, graph.get_partition_book()
 
-    def made(budget: int) -> Pipeline:
+    def make_pipeline(budget: int) -> Pipeline:
         lists = NeighborSampler(graph, budget // 2, 3)
         return Pipeline(lists, FeatureCache(ndata["feat"], book, budget // 2), ndata["label"])
 
-    return {"nothing kept": made(0), "a little kept": made(300_000), "all kept": made(100_000_000)}
+    return {
+        "nothing kept": make_pipeline(0),
+        "a little kept": make_pipeline(300_000),
+        "all kept": make_pipeline(100_000_000),
+    }
 
 
-def tell_inference(session: Session, partition: Partition, features: DistTensor, model: torch.nn.Module) -> None:
-    """Logits of all nodes, layer by layer: through DGL's loader, and from this machine's lists."""
+def emit_inference(session: Session, partition: Partition, features: DistTensor, model: torch.nn.Module) -> None:
+    """Compare layerwise logits of all nodes from DGL's loader and from the local adjacency."""
     graph = session.graph
     shard = DistShard(session, partition)
     nodes = shard.local_nodes("_N")
@@ -61,8 +65,8 @@ def tell_inference(session: Session, partition: Partition, features: DistTensor,
         session.events.emit("inferred", budget=budget, largest=largest, scale=scale)
 
 
-def tell_edges(session: Session, node_map: Tensor, *, graphbolt: bool) -> None:
-    """Counts and sums over all edges into the nodes of this machine, by their original IDs."""
+def emit_edges(session: Session, node_map: Tensor, *, graphbolt: bool) -> None:
+    """Emit counts and sums over all edges into local nodes, by original IDs."""
     graph, book = session.graph, session.graph.get_partition_book()
     nodes = book.partid2nids(session.rank)
     src, dst = dgl.distributed.sample_neighbors(graph, nodes, -1, use_graphbolt=graphbolt).edges()
@@ -71,17 +75,17 @@ def tell_edges(session: Session, node_map: Tensor, *, graphbolt: bool) -> None:
     session.events.emit("edges", found=[len(src), away, labels, mixed])
 
 
-def tell(session: Session, partition: Partition) -> None:
+def emit_logits(session: Session, partition: Partition) -> None:
     graph = session.graph
     nodes = node_split(graph.ndata["train_mask"], graph.get_partition_book(), force_even=True)[:60].long()
     features, all_labels = graph.ndata["feat"], graph.ndata["label"]
     model = build_graphsage(CONFIG, features.shape[1], 47)
-    expected = logits_of(BatchLoader(graph, nodes, FANOUTS, 25), features, model)
+    expected = compute_logits(BatchLoader(graph, nodes, FANOUTS, 25), features, model)
     labels = all_labels[nodes].long()
-    for name, pipeline in settings(graph).items():
+    for name, pipeline in make_pipelines(graph).items():
         loader = PipelineLoader(pipeline, nodes, FANOUTS, 25)
-        found = logits_of(loader, features, model)
-        rows = logits_of(PipelineLoader(pipeline, nodes, FANOUTS, 25, means=False), features, model)
+        found = compute_logits(loader, features, model)
+        rows = compute_logits(PipelineLoader(pipeline, nodes, FANOUTS, 25, means=False), features, model)
         session.events.emit(
             "compared",
             setting=name,
@@ -92,7 +96,7 @@ def tell(session: Session, partition: Partition) -> None:
             rows=[pipeline.cache.used, pipeline.cache.num_requested, pipeline.cache.hits],
         )
     dist.barrier()
-    tell_inference(session, partition, features, model)
+    emit_inference(session, partition, features, model)
     pipeline = Pipeline.from_graph(graph, features, all_labels, budget=100_000_000, hops=3)
     drawn = []
     for seed in (5, 5, 6):
@@ -108,5 +112,5 @@ if __name__ == "__main__":
     serve_if_server(graphbolt=graphbolt)
     partition = load_partition_folder(Path(sys.argv[1]))
     with open_session(partition.graph_name, seed=0) as session:
-        tell_edges(session, torch.from_numpy(partition.node_map), graphbolt=graphbolt)
-        tell(session, partition)
+        emit_edges(session, torch.from_numpy(partition.node_map), graphbolt=graphbolt)
+        emit_logits(session, partition)

@@ -22,7 +22,7 @@ import torch.nn.parallel  # noqa: F401
 
 
 def rank(number: int, count: int, port: int, program: str) -> NoReturn:
-    """Run the program as a rank, and leave with its exit code."""
+    """Run the program as a rank and exit with its code."""
     os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_PORT": str(port)}
     code: object = 0

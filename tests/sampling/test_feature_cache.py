@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from row_support import Book, Rows, Wire
+from row_support import FakeConnection, FakeDistTensor, FakePartitionBook
 
 from tutorial_lib.sampling.feature_cache import FeatureCache
 
@@ -13,9 +13,9 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
     """The rows of this machine are neither pulled nor copied. A part can be empty."""
     generator, remote = torch.Generator().manual_seed(room), 60 - (end - begin)
     everything = torch.randn(60, 100, generator=generator)
-    tensor = Rows(everything, begin, end)
-    Wire(monkeypatch, tensor)
-    cache = FeatureCache(tensor, Book(begin, end), budget=room * 400)
+    tensor = FakeDistTensor(everything, begin, end)
+    FakeConnection(monkeypatch, tensor)
+    cache = FeatureCache(tensor, FakePartitionBook(begin, end), budget=room * 400)
     assert (cache.row_bytes, cache.capacity) == (400, min(room, remote))
     for _ in range(6):
         ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
@@ -31,7 +31,7 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
 
 
 def fewest_pulls(batches, room):
-    """Belady's rule on sets. The row whose next use is last is evicted."""
+    """Count the pulls of Belady's rule, which evicts the row whose next use is last."""
     kept, pulls = set(), 0
     for now, batch in enumerate(batches):
         pulls += len(batch - kept)
@@ -43,15 +43,15 @@ def fewest_pulls(batches, room):
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("room", [1, 7, 20, 34])
-def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
+def test_cache_pulls_as_few_rows_as_belady(monkeypatch, room, early):
     """All batches are announced. Rows are right while other rows move and the next batch is requested."""
     generator = torch.Generator().manual_seed(room)
     everything = torch.randn(60, 5, generator=generator)
     popular = torch.rand(60, generator=generator) ** 3 + 0.02
     batches = [torch.multinomial(popular, 24, generator=generator).int() for _ in range(40)]
-    tensor = Rows(everything, 20, 25)
-    wire = Wire(monkeypatch, tensor)
-    cache = FeatureCache(tensor, Book(20, 25), budget=room * 20)
+    tensor = FakeDistTensor(everything, 20, 25)
+    wire = FakeConnection(monkeypatch, tensor)
+    cache = FeatureCache(tensor, FakePartitionBook(20, 25), budget=room * 20)
     for ids in batches:
         cache.announce(ids)
     waiting = []
@@ -70,11 +70,11 @@ def test_no_cache_of_its_size_pulls_fewer_rows(monkeypatch, room, early):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_read_and_a_cancel_forget_the_announced_batches(monkeypatch, early):
+def test_read_and_cancel_drop_announced_batches(monkeypatch, early):
     everything = torch.randn(60, 5)
-    tensor = Rows(everything, 20, 25)
-    wire = Wire(monkeypatch, tensor)
-    cache = FeatureCache(tensor, Book(20, 25), budget=10 * 20)
+    tensor = FakeDistTensor(everything, 20, 25)
+    wire = FakeConnection(monkeypatch, tensor)
+    cache = FeatureCache(tensor, FakePartitionBook(20, 25), budget=10 * 20)
     for first in (0, 30, 40):
         cache.announce(torch.arange(first, first + 8))
         if early:
@@ -88,12 +88,12 @@ def test_a_read_and_a_cancel_forget_the_announced_batches(monkeypatch, early):
 
 
 @pytest.mark.parametrize("own", [(0, 0), (0, 60), (20, 25)])
-def test_means_of_lists_of_slots(monkeypatch, own):
-    """Lists with own rows, with rows of other machines, with both and with none, as embedding_bag computes them."""
+def test_means_over_cache_slots(monkeypatch, own):
+    """The means of local, remote, mixed and no rows equal those of embedding_bag."""
     everything = torch.randn(60, 5)
-    tensor = Rows(everything, *own)
-    Wire(monkeypatch, tensor)
-    cache = FeatureCache(tensor, Book(*own), budget=10 * 20)
+    tensor = FakeDistTensor(everything, *own)
+    FakeConnection(monkeypatch, tensor)
+    cache = FeatureCache(tensor, FakePartitionBook(*own), budget=10 * 20)
     ids = torch.randint(60, (40,), dtype=torch.int32)
     ids[:10], ids[10:20] = 22, 50
     indptr = torch.tensor([0, 0, 5, 10, 15, 15, 30, 40, 40], dtype=torch.int32)

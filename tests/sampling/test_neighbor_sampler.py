@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from row_support import Machines
+from row_support import FakeCluster
 
 from tutorial_lib.sampling.rpc import NeighborSampler
 
@@ -15,12 +15,12 @@ def lists_of(sampler: NeighborSampler, nodes: list[int], fanout: int) -> list[li
 
 
 @pytest.mark.parametrize("graphbolt", [False, True])
-def test_neighbors_are_sampled_here_and_by_the_machine_that_has_the_node(monkeypatch, graphbolt):
+def test_neighbors_are_sampled_locally_and_by_owner(monkeypatch, graphbolt):
     """D4. Samples do not change which lists are here.
 
     The budget holds the list of node 4 and not that of node 3, which its own machine samples.
     """
-    machines = Machines(monkeypatch, NEIGHBORS, 0, 3, 6, graphbolt=graphbolt)
+    machines = FakeCluster(monkeypatch, NEIGHBORS, 0, 3, 6, graphbolt=graphbolt)
     sampler = NeighborSampler(machines.graph, 4, 2)
     assert (sampler.remote_nodes, sampler.remote_bytes, sampler.dtype) == (1, 4, torch.int32)
     cases = [([2, 1, 0, 4], []), ([3, 2, 1], [[3]]), ([1, 0, 3, 4], [[3]]), ([5, 3, 0], [[5, 3]]), ([], [])]
@@ -46,7 +46,7 @@ def test_neighbors_are_sampled_here_and_by_the_machine_that_has_the_node(monkeyp
     assert (sampler.scratch == -1).all()
 
 
-def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
+def test_adjacency_of_most_used_nodes_is_cached(monkeypatch):
     """D4. The lists depend on the partition and the budget alone.
 
     This part has nodes 0 to 3. Node 5 has three edges into it, node 4 has one. Node 6 is a neighbor of node 5.
@@ -54,7 +54,7 @@ def test_lists_are_kept_for_the_most_used_nodes_within_the_budget(monkeypatch):
     neighbors = {0: [5], 1: [5, 4], 2: [5], 3: [1], 4: [0, 5], 5: [0, 6, 1], 6: [5], 7: []}
     cases = [(0, 3, []), (12, 3, [5]), (19, 3, [5]), (20, 2, [5, 4]), (20, 1, []), (100, 3, [4, 5, 6])]
     for budget, hops, kept in cases:
-        machines = Machines(monkeypatch, neighbors, 0, 4, 6, 8)  # the others are on two machines
+        machines = FakeCluster(monkeypatch, neighbors, 0, 4, 6, 8)  # the others are on two machines
         sampler = NeighborSampler(machines.graph, budget, hops)
         assert sampler.remote_nodes == len(kept)
         assert sampler.remote_bytes == 4 * sum(len(neighbors[node]) for node in kept)

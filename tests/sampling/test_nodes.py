@@ -9,7 +9,7 @@ from dgl.distributed import DistDataLoader
 from tutorial_lib.sampling.nodes import Batch, BatchLoader, read_rows, sampling_threads
 
 
-def test_no_ids_have_no_rows():
+def test_empty_ids_give_empty_rows():
     """D7. DGL fails if it is asked for no rows."""
     rows = read_rows(SimpleNamespace(shape=(9, 3), dtype=torch.uint8), torch.tensor([], dtype=torch.int64))
     assert (rows.shape, rows.dtype) == ((0, 3), torch.uint8)
@@ -26,7 +26,7 @@ def found(loader: BatchLoader, epoch: int, start: int = 0) -> list[tuple[int, li
     return [(step, batch.seeds.tolist(), batch.input_nodes.tolist()) for step, batch in batches]
 
 
-def test_a_batch_depends_on_the_seed_the_epoch_and_the_step():
+def test_batch_depends_on_seed_epoch_and_step():
     """D8. The batches of an epoch do not depend on the epochs before it or on the global generator."""
     whole = found(loader_of(), 1)
     assert [(step, len(seeds)) for step, seeds, _ in whole] == [(step, 15) for step in range(6)]
@@ -37,7 +37,7 @@ def test_a_batch_depends_on_the_seed_the_epoch_and_the_step():
     assert found(loader, 1, start=4) == whole[4:]
 
 
-def test_batches_of_sampler_processes_come_in_the_order_of_the_steps():
+def test_batches_of_sampler_processes_are_in_order():
     """They are the batches that the trainer would sample, although they arrive in another order."""
 
     class Pairwise(DistDataLoader):

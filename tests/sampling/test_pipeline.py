@@ -12,7 +12,7 @@ import pytest
 import torch
 from dgl.utils import get_num_threads
 from fault_support import run_program
-from row_support import Book, Machines, Rows, Wire
+from row_support import FakeCluster, FakeConnection, FakeDistTensor, FakePartitionBook
 
 from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.errors import InputError
@@ -30,17 +30,17 @@ TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
 FEATURES = torch.randn(60, 5)
 
 
-def pipeline_of(monkeypatch, room: int, labels: Any = None) -> tuple[Pipeline, Wire]:
+def pipeline_of(monkeypatch, room: int, labels: Any = None) -> tuple[Pipeline, FakeConnection]:
     """A pipeline with the adjacency of all 60 nodes, 5 of their rows and room for other rows."""
     generator = torch.Generator().manual_seed(1)
     neighbors = {node: torch.randperm(60, generator=generator)[: 3 + node % 6].tolist() for node in range(60)}
-    sampler = NeighborSampler(Machines(monkeypatch, neighbors, 0, 60).graph, 0, 2)
-    rows = Rows(FEATURES, 20, 25)
-    cache = FeatureCache(rows, Book(20, 25), room * 20)
-    return Pipeline(sampler, cache, torch.arange(60) if labels is None else labels), Wire(monkeypatch, rows)
+    sampler = NeighborSampler(FakeCluster(monkeypatch, neighbors, 0, 60).graph, 0, 2)
+    rows = FakeDistTensor(FEATURES, 20, 25)
+    cache = FeatureCache(rows, FakePartitionBook(20, 25), room * 20)
+    return Pipeline(sampler, cache, torch.arange(60) if labels is None else labels), FakeConnection(monkeypatch, rows)
 
 
-def test_samples_depend_on_the_seed_and_not_on_pulled_rows(monkeypatch):
+def test_samples_depend_only_on_the_seed(monkeypatch):
     """D2. Batches depend on the seed alone.
 
     DGL draws the server of a pull with the generator that samples, and a loader with all rows pulls nothing. The
@@ -73,7 +73,7 @@ def test_samples_depend_on_the_seed_and_not_on_pulled_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("room", [0, 12, 60])
-def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
+def test_abandoned_iteration_leaves_no_request(monkeypatch, room):
     """D1. No request is outstanding when labels are pulled through DGL, or when the caller leaves the loader."""
 
     class Labels:
@@ -91,7 +91,7 @@ def test_an_iteration_that_was_left_disturbs_no_other(monkeypatch, room):
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_one_thread_makes_items_ahead_of_their_use(depth):
+def test_one_thread_prefetches_items(depth):
     """D2. It has one OpenMP thread. More would number the nodes of a block in the order in which they find them."""
     made = []
 
@@ -109,7 +109,7 @@ def test_one_thread_makes_items_ahead_of_their_use(depth):
     assert (thread != threading.get_ident(), counts) == (True, [1, 1])
 
 
-def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
+def test_prefetch_closes_failed_or_abandoned_generator():
     """An error is raised in its place, and the thread continues."""
     closed = []
 
@@ -128,7 +128,7 @@ def test_the_thread_closes_a_generator_that_fails_or_is_left_early():
     assert closed == ["batches_0"] * 2
 
 
-def test_settings_of_the_loader():
+def test_parse_cache_size():
     with pytest.raises(InputError, match="--loader fast"):
         parse_cache_size("fast", 0, "1GB")
     with pytest.raises(InputError, match="--loader pipeline with --samplers 2 and --task node is not possible"):
@@ -138,9 +138,7 @@ def test_settings_of_the_loader():
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("words", [[], ["--use_graphbolt"]], ids=["parts of DGL", "parts of GraphBolt"])
-def test_servers_have_every_edge_and_every_setting_gives_the_logits_of_dgl_s_loader(
-    emulation, nothing_left, partition_of, small_dataset, tmp_path, words
-):
+def test_logits_of_all_settings_equal_dgl_loader(emulation, nothing_left, partition_of, small_dataset, tmp_path, words):
     if words and graphbolt_problem():
         pytest.skip(graphbolt_problem())
     partition, events = partition_of(2), defaultdict(list)
@@ -173,7 +171,7 @@ def test_servers_have_every_edge_and_every_setting_gives_the_logits_of_dgl_s_loa
 
 
 @pytest.mark.cluster
-def test_both_loaders_learn_the_same(nothing_left, learned_run, partition_of, tmp_path):
+def test_both_loaders_reach_equal_accuracy(nothing_left, learned_run, partition_of, tmp_path):
     (config, ours), layout = learned_run, Layout(emulate=2)
     theirs = run_distributed(partition_of(2), layout, replace(config, loader="dgl"), tmp_path / "run")
     assert min(ours["test_accuracy"], theirs["test_accuracy"]) > 0.5

@@ -1,8 +1,8 @@
-"""Many launches, each with one fault at a random moment: ``python tests/soak [--launches 100] [--seed 0]``.
+"""Start many jobs and inject one fault each at a random moment: ``python tests/soak [--launches 100] [--seed 0]``.
 
-Three ways to run take turns. In each, ``train`` launches continue one and the same run again and again, whatever has
-happened to it before; at the end it is let finish, and its losses must be those of a run that nobody has disturbed.
-After each launch: nothing is left, nothing of the user's is gone or changed, the report names the cause.
+Three backends take turns. On each, every ``train`` resumes the same run, which finally completes. Its losses must
+equal those of an undisturbed run. After each job, no process or file may be left, the files of the user must be
+unchanged, and the report must name the cause.
 """
 
 import argparse
@@ -21,15 +21,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from backends import Emulated, Local, SoakBackend, Ssh
 from commands import MARK
 from fault_support import replace_table
 from faults import FAULTS, Fault, Run
-from ways import Emulated, Local, Ssh, Way
 
 from tutorial_lib.files import sha256_of
 
-os.environ[MARK] = "soak"  # inherited by every process of every job: what is left can be told
-os.environ["TUTORIAL_NO_SKIP"] = "1"  # semaphores in /dev/shm count, too
+os.environ[MARK] = "soak"  # every process of every job inherits it
+os.environ["TUTORIAL_NO_SKIP"] = "1"  # also compare semaphores in /dev/shm
 END_SECONDS = 90
 GONE_SECONDS = 10
 
@@ -40,37 +40,37 @@ def losses_of(out: Path) -> list[float]:
 
 
 def saved_epochs(out: Path) -> int:
-    """How many the checkpoint has."""
+    """Return the number of epochs in the checkpoint."""
     manifest = out / "checkpoint" / "manifest.json"
     return len(json.loads(manifest.read_text())["epochs"]) if manifest.exists() else 0
 
 
 class Soak:
-    """The launches, and what was seen of them: rows of the table, problems, and how the long runs ended."""
+    """Starts the jobs and collects rows of the table, problems, and results of the continued runs."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.data = folder, folder / "data"
         self.random = random.Random(seed)
         random.seed(seed)
-        self.rows: dict[str, list[tuple[bool, float]]] = defaultdict(list)  # named right, and after how many seconds
+        self.rows: dict[str, list[tuple[bool, float]]] = defaultdict(list)  # cause named, seconds
         self.problems: list[str] = []
         self.ends: list[str] = []
         self.count = 0
 
-    def _to_the_end(self, way: Way, out: Path, epochs: int) -> list[float]:
-        process = way.start(*way.train(out, epochs))
+    def _run_to_end(self, backend: SoakBackend, out: Path, epochs: int) -> list[float]:
+        process = backend.start(*backend.train(out, epochs))
         text, errors = process.communicate(timeout=END_SECONDS + 10 * epochs)
         assert process.returncode == 0, text + errors
         return losses_of(out)
 
-    def launch(self, way: Way) -> None:
-        """One launch with one fault."""
+    def launch(self, backend: SoakBackend) -> None:
+        """Start a job, inject a random fault, and check its report and its cleanup."""
         self.count += 1
-        fault = self.random.choice([fault for fault in FAULTS if not fault.ways or way.name in fault.ways])
-        run = self._start(way, fault)
-        owned = self._things_of_the_user(run)
+        fault = self.random.choice([fault for fault in FAULTS if not fault.backends or backend.name in fault.backends])
+        run = self._start(backend, fault)
+        owned = self._make_user_files(run)
         try:
-            hit = self._hit(run, fault)
+            hit = self._inject(run, fault)
             start = time.monotonic()
             errors = run.process.communicate(timeout=END_SECONDS)[1]
             seconds = time.monotonic() - start
@@ -88,33 +88,33 @@ class Soak:
             self._problem(run, fault, f"ended by itself with exit code {code}", errors)
         if any(line.startswith("Traceback") for line in errors.splitlines()):
             self._problem(run, fault, "a bare traceback", errors)
-        way.mend()
-        self._look_around(run, fault, owned)
+        backend.repair()
+        self._check_cleanup(run, fault, owned)
         for path in (path for path in owned if path.parent.name == "shm"):
             path.unlink(missing_ok=True)
         first = (errors.strip().splitlines() or ["(nothing)"])[0]
-        print(f"{self.count:4} {way.name:14} {fault.name:36} {seconds:5.1f} s  {code:4}  {first[:110]}", flush=True)
+        print(f"{self.count:4} {backend.name:14} {fault.name:36} {seconds:5.1f} s  {code:4}  {first[:110]}", flush=True)
 
-    def _start(self, way: Way, fault: Fault) -> Run:
+    def _start(self, backend: SoakBackend, fault: Fault) -> Run:
         if fault.script is None:
-            out = self._long_run(way)
-            return Run(way, out, way.start(*way.train(out, 10_000, *fault.options)), trains=True)
+            out = self._continued_run(backend)
+            return Run(backend, out, backend.start(*backend.train(out, 10_000, *fault.options)), trains=True)
         out = self.folder / f"launch-{self.count}"
-        return Run(way, out, way.start(*way.launch(out, *fault.script, *fault.options)), trains=False)
+        return Run(backend, out, backend.start(*backend.launch(out, *fault.script, *fault.options)), trains=False)
 
-    def _hit(self, run: Run, fault: Fault) -> bool:
-        """Do it, at a random moment; False: the job had ended before."""
+    def _inject(self, run: Run, fault: Fault) -> bool:
+        """Inject the fault at a random moment. Return False if the job had ended before."""
         if fault.inject is None:
             return True
-        if not fault.at_once:
-            run.wait_until_moving()
-        time.sleep(self.random.uniform(0.5, 14) if fault.at_once else self.random.uniform(0, 3))
+        if not fault.at_any_time:
+            run.wait_until_training()
+        time.sleep(self.random.uniform(0.5, 14) if fault.at_any_time else self.random.uniform(0, 3))
         if running := run.process.poll() is None:
             fault.inject(run)
         return running
 
-    def _things_of_the_user(self, run: Run) -> dict[Path, str]:
-        """Files with names much like ours, in places where we remove files; and the user's workspace."""
+    def _make_user_files(self, run: Run) -> dict[Path, str]:
+        """Make user files with names like ours in places where we remove files, and return all user files."""
         mine = [Path("/dev/shm/torch_of_the_user_edge_1"), Path("/dev/shm/psm_node_of_the_user")]
         checkpoint = run.out / "checkpoint"
         if checkpoint.exists():
@@ -122,53 +122,53 @@ class Soak:
         for path in mine:
             path.parent.mkdir(exist_ok=True)
             path.write_text("mine")
-        written = ("ip-", "fault-at")  # by `launch`, and by the script itself
+        written = ("ip-", "fault-at")  # by `launch` and by the script
         parts = [path for path in self.folder.glob("workspace*/**/*") if path.is_file()]
         parts = [path for path in parts if not path.name.startswith(written)]
-        run.way.before |= {str(path) for path in mine if path.parent.name == "shm"}
+        run.backend.before |= {str(path) for path in mine if path.parent.name == "shm"}
         return {path: sha256_of(path) for path in [*mine, *parts]}
 
-    def _look_around(self, run: Run, fault: Fault, owned: dict[Path, str]) -> None:
+    def _check_cleanup(self, run: Run, fault: Fault, owned: dict[Path, str]) -> None:
         deadline = time.monotonic() + (45 if "wire" in fault.name else GONE_SECONDS)
-        while left := run.way.left():
+        while left := run.backend.find_leftovers():
             if time.monotonic() > deadline:
                 self._problem(run, fault, f"left behind: {left}", "")
-                run.way.before = run.way.seen()
+                run.backend.before = run.backend.host_state()
                 break
             time.sleep(0.3)
         for path, digest in owned.items():
             if not path.exists() or sha256_of(path) != digest:
                 self._problem(run, fault, f"the user's {path} is gone or changed", "")
-        if problem := run.way.after(run.out):
+        if problem := run.backend.recover(run.out):
             self._problem(run, fault, problem, "")
         if run.trains and (run.out / "logs").exists():
-            shutil.rmtree(run.out / "logs")  # of a hundred starts they would fill the disk
+            shutil.rmtree(run.out / "logs")  # they would fill the disk
 
     def _problem(self, run: Run, fault: Fault, text: str, errors: str) -> None:
-        sentence = f"launch {self.count}, {run.way.name}, {fault.name}: {text}"
+        sentence = f"launch {self.count}, {run.backend.name}, {fault.name}: {text}"
         self.problems.append(sentence)
         print(f"!!!! {sentence}\n{errors}", flush=True)
 
-    def finish(self, way: Way) -> None:
-        """The last launch: the run that was broken off so often ends, with the losses of one that was not."""
-        out = self._long_run(way)
+    def finish(self, backend: SoakBackend) -> None:
+        """Finish the continued run, whose losses must equal those of an undisturbed run."""
+        out = self._continued_run(backend)
         epochs = saved_epochs(out) + 2
-        got = self._to_the_end(way, out, epochs)
-        wanted = self._to_the_end(way, self.folder / f"{out.name}-undisturbed", epochs)
+        got = self._run_to_end(backend, out, epochs)
+        wanted = self._run_to_end(backend, self.folder / f"{out.name}-undisturbed", epochs)
         different = [epoch for epoch, pair in enumerate(zip(got, wanted, strict=True)) if pair[0] != pair[1]]
         how = f"differ from epoch {different[0]} on" if different else "are equal"
-        end = f"- {way.name}: finished after {epochs} epochs. Its losses and those of an undisturbed run {how}."
+        end = f"- {backend.name}: finished after {epochs} epochs. Its losses and those of an undisturbed run {how}."
         self.ends.append(end)
         self.problems += [end] if different else []
 
-    def _long_run(self, way: Way) -> Path:
-        out = self.folder / f"{way.name.split()[0].strip('-')}-run"
-        if not saved_epochs(out):  # the start before was hit in its first epoch
+    def _continued_run(self, backend: SoakBackend) -> Path:
+        out = self.folder / f"{backend.name.split()[0].strip('-')}-run"
+        if not saved_epochs(out):  # the previous start failed in its first epoch
             shutil.rmtree(out, ignore_errors=True)
         return out
 
     def table(self) -> str:
-        """Markdown: one row a fault."""
+        """Return the table in Markdown, with a row per fault."""
         lines = ["| fault | launches | named right | longest, from fault to exit |", "|---|---|---|---|"]
         for name, seen in sorted(self.rows.items()):
             right, seconds = sum(named for named, _ in seen), max(seconds for _, seconds in seen)
@@ -180,10 +180,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launches", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="begin of the name of the one way to run: emulated, --machines 1, ssh")
-    parser.add_argument("--table", type=Path, help="page that gets the table, between its marks")
+    parser.add_argument("--only", help="first letters of the only backend: emulated, --machines 1, ssh")
+    parser.add_argument("--table", type=Path, help="page whose table is replaced")
     options = parser.parse_args()
-    for ignored in (signal.SIGHUP, signal.SIGINT):  # under nohup, and in the background of a shell: launches inherit it
+    for ignored in (signal.SIGHUP, signal.SIGINT):  # as set by nohup or a shell
         if signal.getsignal(ignored) is signal.SIG_IGN:
             signal.signal(ignored, signal.SIG_DFL)
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
@@ -191,10 +191,10 @@ def main() -> int:
         for kind in (Emulated, Local, Ssh):
             if options.only and not kind.name.startswith(options.only):
                 continue
-            with kind(soak.folder, soak.data) as way:
+            with kind(soak.folder, soak.data) as backend:
                 for _ in range(options.launches // 3 + (kind is Emulated) * (options.launches % 3)):
-                    soak.launch(way)
-                soak.finish(way)
+                    soak.launch(backend)
+                soak.finish(backend)
     ends = "\n".join(soak.ends)
     text = f"{soak.table()}\n{soak.count} launches, seed {options.seed}, problems: {len(soak.problems)}.\n\n{ends}\n"
     print("", text, *soak.problems, sep="\n")

@@ -1,4 +1,4 @@
-"""Learnable embeddings: first rows, updates, one process and two machines."""
+"""Learnable embeddings: initial rows and updates in one process and on two machines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from tutorial_lib.trainer.manifest import read_checkpoint
 
 
 def shard_of(original: torch.Tensor) -> SimpleNamespace:
-    """A process that has all nodes, whose IDs in the data set are these."""
+    """A shard with all nodes, which have these original IDs."""
     g = dgl.graph(([], []), num_nodes=len(original))
     return SimpleNamespace(distributed=False, graph=g, local_nodes=g.nodes, original_nodes=lambda _: original.numpy())
 
@@ -48,7 +48,7 @@ def dataset(source: DataSource):
     return loaded
 
 
-def test_first_rows_depend_on_the_node_alone(dataset) -> None:
+def test_initial_rows_depend_only_on_original_id(dataset) -> None:
     """D11. The first row of a node depends only on its original ID and the seed."""
     nodes = torch.tensor([3, ROWS_PER_SEED + 5, 0, 2 * ROWS_PER_SEED, 7])
     rows, other = (new_embedding(shard_of(nodes), "_N", 8, seed).weight for seed in (1, 2))
@@ -58,7 +58,7 @@ def test_first_rows_depend_on_the_node_alone(dataset) -> None:
     assert not torch.isclose(rows, other).all(1).any()
 
 
-def test_an_epoch_and_a_validation_leave_no_recorded_rows(dataset) -> None:
+def test_epoch_and_validation_leave_no_gradient_trace(dataset) -> None:
     """D12. Validation leaves no gradient trace, and an epoch forgets the rows of each step."""
     graph, task = dataset.graph, EmbeddingTask(LocalShard(dataset), CONFIG)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
@@ -72,7 +72,7 @@ def test_an_epoch_and_a_validation_leave_no_recorded_rows(dataset) -> None:
 
 
 @pytest.mark.whole_run
-def test_one_process_goes_on_with_the_same_rows(source: DataSource, tmp_path: Path) -> None:
+def test_resume_single_process_with_equal_rows(source: DataSource, tmp_path: Path) -> None:
     run_single(source, CONFIG, tmp_path / "whole")
     run_single(source, replace(CONFIG, epochs=2), tmp_path / "parts")
     run_single(source, CONFIG, tmp_path / "parts", checkpointing=CheckpointOptions(resume=True))
@@ -88,7 +88,7 @@ def test_one_process_goes_on_with_the_same_rows(source: DataSource, tmp_path: Pa
 
 
 def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:
-    """What the files of the newest checkpoint hold, machine after machine."""
+    """Return the embedding rows of the newest checkpoint, in the order of machines."""
     folder = read_checkpoint(run / "checkpoint").folder
     files = [load_file(folder / f"embeddings-machine-{k}.safetensors") for k in range(machines)]
     return {key: torch.cat([file[key] for file in files]) for key in files[0]}

@@ -1,11 +1,11 @@
-"""Exact evaluation: the formula of GraphSAGE with dense matrices, waiting for other processes, and sums over ranks."""
+"""Exact evaluation equals dense GraphSAGE, waits for other processes and adds counts over ranks."""
 
 from types import SimpleNamespace
 
 import dgl
 import pytest
 import torch
-from rank_functions import share_that_is_right
+from rank_functions import score_share
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.models.graphsage import GraphSAGE
@@ -19,7 +19,7 @@ NODES = 30
 
 
 class Strict(GraphSAGE):
-    """A layer of a user's own may have dropout in it."""
+    """A custom layer with dropout."""
 
     def layer(self, depth, block, rows):
         assert not self.training
@@ -27,7 +27,7 @@ class Strict(GraphSAGE):
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_layer_by_layer_is_the_formula(layers, monkeypatch):
+def test_layerwise_inference_equals_dense_formula(layers, monkeypatch):
     """Node 29 has no edge. This process computes half of the nodes. The other rows appear at the barrier."""
     torch.manual_seed(0)
     src, dst = torch.randint(NODES - 1, (2, 90))
@@ -62,7 +62,7 @@ def test_layer_by_layer_is_the_formula(layers, monkeypatch):
     assert len(stores) == layers
 
 
-def test_accuracy_is_of_the_counts_of_all_ranks():
+def test_accuracy_uses_counts_of_all_ranks():
     """D7. Masks are uint8 as in a DistGraph, and the accuracy uses the counts of all ranks."""
-    assert fork(fix_openmp(share_that_is_right), 2, backend="gloo", threads=1) == [(5 / 8, 1 / 2)] * 2
+    assert fork(fix_openmp(score_share), 2, backend="gloo", threads=1) == [(5 / 8, 1 / 2)] * 2
     assert accuracy(0, 0) != accuracy(0, 0)  # not a number

@@ -9,7 +9,7 @@ import dgl
 import numpy as np
 import pytest
 import torch
-from commands import check_predictions, events_of, kill_trainer, losses, start_and_kill, tutorial
+from commands import check_predictions, kill_trainer, read_events, read_losses, start_and_kill, tutorial
 from programs.train_runs import run_trainings
 from safetensors.torch import load_file
 
@@ -37,7 +37,7 @@ def academic(data_root: Path) -> Dataset:
 
 
 def small_graph() -> dgl.DGLGraph:
-    """Two relations called r, between other types."""
+    """A graph with two relations named r between different types."""
     return dgl.heterograph(
         {
             ("a", "r", "b"): (torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 1, 3])),
@@ -47,7 +47,7 @@ def small_graph() -> dgl.DGLGraph:
     )
 
 
-def test_a_layer_is_the_formula():
+def test_layer_equals_formula():
     graph = small_graph()
     torch.manual_seed(0)
     layer = RelationalLayer(graph.canonical_etypes, ["a", "b"], 3, 5)
@@ -64,14 +64,14 @@ def test_a_layer_is_the_formula():
         assert torch.allclose(found[name], expected, atol=1e-5)
 
 
-def test_types_without_a_way_to_the_target_are_left_out():
+def test_types_without_path_to_target_are_skipped():
     relations = [("a", "r", "b"), ("b", "s", "c"), ("c", "t", "d")]
     model = RGCN(relations, "c", {"a": 7, "d": 3}, 4, 4, 2)
     assert list(model.project) == ["a"]
     assert [layer.relations for layer in model.layers] == [relations[:2], relations[1:2]]
 
 
-def test_every_weight_takes_part_also_without_edges():
+def test_every_weight_gets_a_gradient():
     """D13. Every weight gets a gradient, even if a batch lacks relations or has no edge, because DDP waits for it."""
     relations = small_graph().canonical_etypes
     model = RGCN(relations, "b", {"a": 6}, 4, 4, 3)
@@ -85,7 +85,7 @@ def test_every_weight_takes_part_also_without_edges():
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 
-def test_batches_are_dictionaries_and_cover_every_seed_once(academic):
+def test_batches_cover_every_seed_once(academic):
     papers = torch.arange(0, 110, 2)
     loader = BatchLoader(academic.graph, {"paper": papers}, [3, 2], 20, shuffle=True)
     batches = [batch for _step, batch in loader.batches(0)]
@@ -98,7 +98,7 @@ def test_batches_are_dictionaries_and_cover_every_seed_once(academic):
 
 @pytest.mark.cluster
 def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left, data_root, tmp_path):
-    """Three seeds, as many papers per step. A run's standard deviation over seeds is about 0.006."""
+    """The test uses three seeds and equal batches. The standard deviation over seeds is about 0.006."""
     dataset = load_dataset("synthetic-academic", scale=0.007, root=data_root)
     partition = partition_dataset(dataset, 2, tmp_path / "parts")
     sizes = {"batch_size": 300, "hidden_size": 32, "embedding_size": 32}
@@ -113,7 +113,7 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
 
 
 def rows_in_original_order(out: Path, folder: Path) -> dict[str, torch.Tensor]:
-    """The learned rows of a run on machines, from the checkpoint's file of each machine."""
+    """Return the embeddings of a distributed run from the checkpoint files of all machines."""
     checkpoint, node_map = read_checkpoint(out / "checkpoint").folder, load_partition_folder(folder).node_map
     machines = [load_file(path) for path in sorted(checkpoint.glob("embeddings-machine-*.safetensors"))]
     rows = {name: torch.cat([machine[f"{name}/weight"] for machine in machines]) for name in ("author", "field")}
@@ -121,10 +121,8 @@ def rows_in_original_order(out: Path, folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.cluster
-def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
-    emulation, nothing_left, academic, tmp_path
-):
-    """Killed in mid-epoch and resumed: the rows, the weights and the predictions of a run that was left alone."""
+def test_resume_with_equal_embeddings_after_killed_trainer(emulation, nothing_left, academic, tmp_path):
+    """Embeddings, weights and predictions equal those of an undisturbed run."""
     data_root = tmp_path / "data"  # with no other partition in it
     common = [*COMMON, "--root", str(data_root), "--emulate", "2", "--epochs", "2"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
@@ -132,8 +130,8 @@ def test_two_machines_go_on_after_a_killed_trainer_with_the_same_embeddings(
     check_predictions(whole, json.loads((whole / "result.json").read_text()), academic)
     start_and_kill(common, out, 1, kill_trainer(1))
     tutorial("train", *common, "--resume", "--out", str(out))
-    assert losses(out) == pytest.approx(losses(whole), rel=1e-5)
-    assert [event["epochs"] for event in events_of(out) if event["kind"] == "resumed"] == [1]
+    assert read_losses(out) == pytest.approx(read_losses(whole), rel=1e-5)
+    assert [event["epochs"] for event in read_events(out) if event["kind"] == "resumed"] == [1]
     (folder,) = (data_root / "partitions").glob("synthetic-academic-*")
     rows = [rows_in_original_order(run, folder) for run in (whole, out)]
     for name in rows[0]:

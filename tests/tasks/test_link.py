@@ -1,4 +1,4 @@
-"""Link prediction: the split of edges, batches without leaks, scores; on two machines, the same as in one process."""
+"""Link prediction: split of edges, batches without leaks, and equal scores with one and two machines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from commands import events_of, train
+from commands import read_events, train
 from programs.train_runs import run_trainings
 from safetensors.torch import load_file
 
@@ -54,13 +54,13 @@ def view(tiny: Dataset) -> TrainingGraph:
     return TrainingGraph(tiny.graph, torch.arange(tiny.graph.num_nodes()), 3)
 
 
-def test_the_split_of_a_seed_never_changes() -> None:
+def test_edge_split_of_seed_is_fixed() -> None:
     """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), computed in Python's integers."""
     found = [pair_hash(torch.tensor([7, 2**40]), torch.tensor([3, 5]), seed).tolist() for seed in (0, 2**40)]
     assert found == [[0x5C8EAEB05F1BEA1E, 0x0EB28B089A755952], [0xADB536A949F9E0E1, 0x999D87B2166926C1]]
 
 
-def test_both_directions_of_an_edge_are_on_one_side(tiny: Dataset) -> None:
+def test_both_directions_are_in_the_same_split(tiny: Dataset) -> None:
     """D9. Both directions of an edge are on the same side of the split."""
     src, dst = tiny.graph.edges(order="eid")
     original = torch.arange(tiny.graph.num_nodes())
@@ -80,7 +80,7 @@ def ends_of(block: dgl.DGLGraph) -> torch.Tensor:
     return torch.stack([block.srcdata[dgl.NID][src], block.dstdata[dgl.NID][dst]])
 
 
-def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGraph) -> None:
+def test_blocks_exclude_only_edges_of_the_batch(view: TrainingGraph) -> None:
     """D9. With full fan-out, a block has every training edge into its seeds except the edges of the batch."""
     graph = view.graph
     side = view.split_of_edges(*graph.edges(order="eid"))
@@ -101,7 +101,7 @@ def test_blocks_have_all_training_edges_but_those_of_the_batch(view: TrainingGra
         assert sorted(ends_of(block).T.tolist()) == sorted(pairs.tolist())
 
 
-def test_a_batch_depends_on_the_seeds_alone(view: TrainingGraph) -> None:
+def test_batch_depends_only_on_seed_epoch_and_step(view: TrainingGraph) -> None:
     """D8. The batches of an epoch depend only on the seed, the epoch and the step."""
     edges = torch.arange(0, view.graph.num_edges(), 7)
 
@@ -123,7 +123,7 @@ def test_a_batch_depends_on_the_seeds_alone(view: TrainingGraph) -> None:
     assert not torch.equal(first[0], epoch(2)[0])
 
 
-def test_loss_by_hand(tiny: Dataset) -> None:
+def test_loss_equals_manual_value(tiny: Dataset) -> None:
     task, h = LinkTask(LocalShard(tiny), CONFIG), torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 2.0]])
     pairs = torch.tensor([0]), torch.tensor([1]), torch.tensor([[2, 0]])
     loss, count = task.loss(lambda _blocks, rows: rows, (None, h, *pairs))
@@ -133,7 +133,7 @@ def test_loss_by_hand(tiny: Dataset) -> None:
     assert count == 1
 
 
-def test_ranks_by_hand() -> None:
+def test_ranks_equal_manual_values() -> None:
     """D10. The endpoints of an edge are no negatives of it, and a tie counts one half."""
     h = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
     edges = torch.tensor([0, 2, 0]), torch.tensor([1, 3, 4])
@@ -142,7 +142,7 @@ def test_ranks_by_hand() -> None:
 
 
 def ranks_one_by_one(graph: dgl.DGLGraph, h: np.ndarray, edges: np.ndarray, negatives: np.ndarray) -> np.ndarray:
-    """In double precision: 1, and one more for each better negative that is no end of the edge."""
+    """Compute ranks in double precision: 1 plus the number of better negatives that are no endpoints."""
     found, h = [], h.astype(float)
     for u, v in zip(*(ends.numpy() for ends in graph.find_edges(torch.from_numpy(edges))), strict=True):
         found.append(1 + sum(h[u] @ h[x] > h[u] @ h[v] for x in negatives if x not in (u, v)))
@@ -162,7 +162,7 @@ def test_negatives_and_validation_edges(tiny: Dataset) -> None:
     assert len(task.train_loader) == 10
 
 
-def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
+def test_exact_embeddings_exclude_held_out_edges(tiny: Dataset) -> None:
     """D9. The exact embeddings equal those of a graph without the held-out edges."""
     graph, task = tiny.graph, LinkTask(LocalShard(tiny), replace(CONFIG, eval_batch_size=700))
     removed = dgl.remove_edges(graph, torch.cat([task.edges["val"], task.edges["test"]]))
@@ -170,7 +170,7 @@ def test_exact_embeddings_do_not_see_held_out_edges(tiny: Dataset) -> None:
 
 
 def without_labels(dataset: Dataset) -> Dataset:
-    """The same graph with features alone."""
+    """Return the same graph with features only."""
     graph = dataset.graph.local_var()
     for name in graph.ndata.keys() - {"feat"}:
         del graph.ndata[name]
@@ -178,7 +178,7 @@ def without_labels(dataset: Dataset) -> Dataset:
 
 
 @pytest.mark.whole_run
-def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -> None:
+def test_resume_single_process_exactly(tiny: Dataset, tmp_path: Path) -> None:
     shard = LocalShard(tiny)
     whole = train_single(shard, CONFIG)
     assert whole.epochs[-1].loss < 0.75 * whole.epochs[0].loss
@@ -200,7 +200,7 @@ def test_one_process_learns_and_goes_on_exactly(tiny: Dataset, tmp_path: Path) -
 
 @pytest.mark.cluster
 def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, tiny, tmp_path, monkeypatch) -> None:
-    """Exact embeddings and ranks are those of one process with the same weights; edges have their original ids."""
+    """Exact embeddings and ranks equal those of one process. Edges have their original IDs."""
     out = tmp_path / "run"
     monkeypatch.undo()
     options = ["--task", "link", "--scale", "0.002", "--hidden-size", "16", "--fanouts", "5,5", "--batch-size", "5000"]
@@ -220,7 +220,7 @@ def test_two_machines_from_the_command_line(emulation, nothing_left, data_root, 
     assert (result["score"], result["val_accuracy"], result["test_accuracy"]) == ("MRR", None, None)
     assert result["test_score"] == pytest.approx(float((1 / rank.double()).mean()), abs=1e-9)
     assert result["scores"]["test_hits@10"] == pytest.approx(float((rank <= 10).double().mean()), abs=1e-9)
-    splits = [event for event in events_of(out) if event["kind"] == "split"]
+    splits = [event for event in read_events(out) if event["kind"] == "split"]
     for side in SPLITS:
         assert sum(event[f"{side}_edges"] for event in splits) == len(task.edges[side])
     assert abs(splits[0]["train_edges"] - splits[1]["train_edges"]) <= 1

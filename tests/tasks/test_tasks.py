@@ -1,11 +1,11 @@
-"""A task and a data set that do not suit each other; the names of scores; a task that somebody adds."""
+"""Unsuitable data sets, names of scores, and a new task."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-from commands import events_of
+from commands import read_events
 from programs.train_runs import run_trainings
 
 from tutorial_lib.errors import InputError
@@ -19,7 +19,7 @@ from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.config import TrainConfig
 
 
-def test_several_types_of_nodes_are_refused_before_the_start(data_root, tmp_path, run_here):
+def test_typed_graph_is_refused_before_the_start(data_root, tmp_path, run_here):
     data = ["--dataset", "synthetic-academic", "--scale", "0.005", "--root", str(data_root)]
     done = run_here("train", "--task", "link", *data, "--emulate", "2", "--out", "run")
     assert done.returncode == 2
@@ -38,7 +38,7 @@ def test_several_types_of_nodes_are_refused_before_the_start(data_root, tmp_path
         (False, True, True, True, {"hetero"}),
     ],
 )
-def test_each_task_refuses_data_that_does_not_suit_it(features, labels, masks, typed, suited, monkeypatch):
+def test_tasks_refuse_unsuitable_data(features, labels, masks, typed, suited, monkeypatch):
     monkeypatch.setitem(TASKS, "degree", TaskEntry("degree", "DegreeTask", labels=False))
     facts = {"name": "x", "num_features": 5 * features, "num_classes": 3 * labels, "masks": masks}
     facts |= {"target": "paper"} if typed else {}
@@ -52,7 +52,7 @@ def test_each_task_refuses_data_that_does_not_suit_it(features, labels, masks, t
 
 
 @pytest.mark.parametrize("name", ["node", "embedding"])
-def test_a_task_gets_float_labels_unchanged(name, small_dataset, monkeypatch):
+def test_float_labels_are_unchanged(name, small_dataset, monkeypatch):
     monkeypatch.setattr(NodeTask, "get_labels", lambda task: torch.rand(task.shard.graph.num_nodes()))
     task = get_task_class(name)(LocalShard(small_dataset), TrainConfig(task=name, fanouts=(3,), hidden_size=8))
     _, batch = next(task.train_loader.batches(0))
@@ -60,14 +60,14 @@ def test_a_task_gets_float_labels_unchanged(name, small_dataset, monkeypatch):
 
 
 @pytest.mark.parametrize(("task", "score"), [("link", "MRR"), ("node", "accuracy")])
-def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkeypatch):
-    """The MRR of links once stood in result.json as val_accuracy."""
+def test_scores_have_correct_names(task, score, data_root, tmp_path, monkeypatch):
+    """The MRR of links must not be named val_accuracy."""
     for name, value in {"epoch_edges": 1000, "val_edges": 200, "eval_negatives": 20}.items():
         monkeypatch.setattr(link.LinkTask, name, value)
     config = TrainConfig(task=task, epochs=1, fanouts=(3,), batch_size=5000, hidden_size=8)
     result = run_single(DataSource("synthetic-products", scale=0.002, root=data_root), config, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["score"] == result["score"] == score
-    (event,) = (event for event in events_of(tmp_path / "run") if event["kind"] == "epoch")
+    (event,) = (event for event in read_events(tmp_path / "run") if event["kind"] == "epoch")
     for found in (result, result["epochs"][0], event):
         assert 0 < found["val_score"] < 1
         assert found["val_accuracy"] == (found["val_score"] if score == "accuracy" else None)
@@ -79,7 +79,7 @@ def test_only_an_accuracy_is_called_one(task, score, data_root, tmp_path, monkey
 
 @pytest.mark.cluster
 def test_a_new_task_on_two_machines(emulation, nothing_left, small_dataset, tmp_path):
-    """tests/programs/degree_task.py as a file of tutorial_lib/tasks, and its name in TASKS."""
+    """The task is tests/programs/degree_task.py, copied to tutorial_lib/tasks and added to TASKS."""
     config = TrainConfig(task="degree", epochs=3, fanouts=(3, 3), batch_size=50, hidden_size=16, learning_rate=0.02)
     partition = partition_dataset(small_dataset, 2, tmp_path / "parts")
     events = run_trainings(partition, tmp_path / "runs", [config])

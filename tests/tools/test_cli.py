@@ -36,7 +36,7 @@ def modules_of(*words: str) -> tuple[subprocess.CompletedProcess, set[str]]:
 
 
 @pytest.mark.parametrize("words", [["train", "--help"], ["data", "cora"], ["train", "--dataset", "cora"]])
-def test_help_and_a_misspelt_data_set_wait_for_neither_torch_nor_dgl(words):
+def test_help_and_misspelled_data_set_import_no_torch_or_dgl(words):
     done, imported = modules_of(*words)
     assert not imported
     if "--help" in words:
@@ -54,7 +54,7 @@ def arguments_of(*words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("separator", ["-", "_"])
-def test_each_option_arrives_in_its_field(separator):
+def test_options_set_their_fields(separator):
     """Options can be written with underscores, as in DGL's launch tool, or with dashes."""
 
     def words(text: str) -> list[str]:
@@ -77,7 +77,7 @@ def test_each_option_arrives_in_its_field(separator):
     assert given["command"] == ["true", "--help", "--", "-x"]
 
 
-def test_the_rest_of_the_line_belongs_to_the_command():
+def test_rest_of_line_belongs_to_command():
     given = arguments_of("on", "--name", "lab", "machine-1", "ss", "-tnp", "--name", "x", "--", "--help")
     assert given == {"machine": "machine-1", "command": ("ss", "-tnp", "--name", "x", "--", "--help"), "name": "lab"}
     assert arguments_of("on", "machine-0") == {"machine": "machine-0"}
@@ -104,7 +104,7 @@ def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path,
     assert ((ssh := seen[0].ssh_machines) and ssh.ip_config) == (tmp_path / address_file if address_file else None)
 
 
-def test_a_run_continues_with_the_options_of_its_start(tmp_path, monkeypatch):
+def test_resume_uses_stored_options(tmp_path, monkeypatch):
     """Given options replace the stored ones. An option for machines replaces all stored options for machines."""
     seen = []
 
@@ -155,7 +155,7 @@ def test_a_run_continues_with_the_options_of_its_start(tmp_path, monkeypatch):
         (["train", "--stall-timeout", "nan"], "--stall-timeout nan is not in"),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, run_here):
+def test_mistake_gives_one_line_and_no_files(arguments, words, tmp_path, run_here):
     root = [] if arguments[0] in ("launch", "trian") else ["--root", str(tmp_path / "data")]
     done = run_here(arguments[0], *root, *arguments[1:])
     assert done.returncode == 2, done.stderr
@@ -172,7 +172,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, ru
         (["--ip_config", "b.txt"], "is not an IPv4 address"),
     ],
 )
-def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
+def test_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
     (tmp_path / "ip_config.txt").write_text("10.0.0.1\n")
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00")
     done = run_here("launch", "--part_config", str(partition_of(1).config), *options, "true")
@@ -180,7 +180,7 @@ def test_a_mistake_in_launch(options, words, tmp_path, run_here, partition_of):
     assert (tmp_path / "ip_config.txt").read_text() == "10.0.0.1\n"
 
 
-def test_a_run_folder_that_is_in_use_is_not_changed(tmp_path, run_here):
+def test_run_folder_in_use_is_not_changed(tmp_path, run_here):
     (tmp_path / "file").write_text("mine")
     for out, words in ((".", "is not empty"), ("file", "file is not a folder"), ("file/run", "file is not a folder")):
         done = run_here("train", "--out", str(tmp_path / out), "--root", str(tmp_path / "data"))
@@ -196,7 +196,7 @@ def test_a_run_folder_that_is_in_use_is_not_changed(tmp_path, run_here):
         ("pending_download.json", "fetch 'my runs/a'", SystemExit(143), 143),
     ],
 )
-def test_the_end_names_the_command_that_continues_the_run(end, code, saved, command, tmp_path, run_here, monkeypatch):
+def test_failure_names_command_to_resume(end, code, saved, command, tmp_path, run_here, monkeypatch):
     from tutorial_lib.job import train
 
     def run_single(_source, _config, out, *_more, **_options):
@@ -213,9 +213,7 @@ def test_the_end_names_the_command_that_continues_the_run(end, code, saved, comm
 
 
 @pytest.mark.parametrize(("words", "code"), [("", 0), ("--emulate 2", 2), ("--wire 1gbit", 2), ("--own-disks", 2)])
-def test_train_replaces_forbidden_machines_only_if_the_user_did_not_choose_them(
-    words, code, tmp_path, run_here, monkeypatch
-):
+def test_train_replaces_only_default_machines(words, code, tmp_path, run_here, monkeypatch):
     """L31. Otherwise ``options.json`` would contain options that exclude each other, and ``--resume`` would fail."""
     from tutorial_lib.job import train
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import tutorial
-from preflight_support import the_fail
+from preflight_support import only_failure
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, SshMachines
@@ -33,7 +33,7 @@ def test_trial_imports(code, status, detail):
     assert finding.detail.startswith(detail)
 
 
-def test_machines_check_themselves(emulation, partition_of):
+def test_doctor_checks_emulated_machines(emulation, partition_of):
     findings = examine_machines(Layout(2), partition_of(2).config)
     found = {finding.check: finding.status for finding in findings if finding.machine == "machine-1"}
     assert set(found.values()) == {"ok"}
@@ -56,13 +56,13 @@ def over_ssh(tmp_path, monkeypatch):
     return look
 
 
-def test_real_machines(over_ssh, partition_of):
+def test_doctor_checks_machine_over_ssh(over_ssh, partition_of):
     """The machine over ssh is this computer."""
     findings = over_ssh('echo "Welcome!"; exec sh -c "$last"', part_config=partition_of(1).config)
     found = {finding.check: finding.status for finding in findings}
     assert {found[check] for check in ("machines", "versions", "address", "partition", "clock")} == {"ok"}
     refused = over_ssh("echo 'me@127.0.0.1: Permission denied (publickey).' >&2; exit 255", ssh_username="me")
-    assert "Permission denied" in the_fail(refused).detail
+    assert "Permission denied" in only_failure(refused).detail
 
 
 def test_public_addresses_are_not_contacted(over_ssh, tmp_path):
@@ -70,14 +70,14 @@ def test_public_addresses_are_not_contacted(over_ssh, tmp_path):
     with pytest.raises(InputError, match=r"machine-1: 8\.8\.8\.8 is a public address"):
         over_ssh(contact, "10.0.0.1\n8.8.8.8\n")
     assert not (tmp_path / "contacted").exists()
-    assert the_fail(over_ssh(contact, "10.0.0.1\n8.8.8.8\n", allow_public=True)).check == "machines"
+    assert only_failure(over_ssh(contact, "10.0.0.1\n8.8.8.8\n", allow_public=True)).check == "machines"
     assert (tmp_path / "contacted").exists()
 
 
-def test_the_command_fails_when_a_check_does(emulation, partition_of):
+def test_doctor_fails_if_a_check_fails(emulation, partition_of):
     done = tutorial("doctor", "--emulate", "1", "--part_config", str(partition_of(2).config), "--json", code=1)
     findings = [Finding(**values) for values in json.loads(done.stdout)]
-    assert "has 2 parts for 1 machines" in the_fail(f for f in findings if f.check == "partition").detail
+    assert "has 2 parts for 1 machines" in only_failure(f for f in findings if f.check == "partition").detail
     assert {f.status for f in findings if f.check == "import dgl"} == {"ok"}
 
 

@@ -24,7 +24,7 @@ def names_of(tmp_path: Path, text: str) -> list[str]:
     return [failure["name"] for failure in find_causes([tmp_path / "job.log"])]
 
 
-def test_every_fault_of_the_table_is_explained(tmp_path):
+def test_every_fault_in_docs_is_explained(tmp_path):
     assert len(table()) > 40
     for fault, seen in table():
         assert names_of(tmp_path, f"  12.3 s  epoch 1/3\nerror: {seen}\n") != [], fault
@@ -49,12 +49,12 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("text", "name"), MESSAGES)
-def test_the_cause_is_named_and_its_effects_are_not(text, name, tmp_path):
+def test_cause_is_named_without_its_effects(text, name, tmp_path):
     stopped = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 6 got signal: 15\n"
     assert names_of(tmp_path, f"{stopped}{text}\n{EFFECT}") == [name]
 
 
-def test_nothing_is_guessed(tmp_path):
+def test_unknown_failure_is_not_explained(tmp_path):
     """An effect is named if there is no cause."""
     assert names_of(tmp_path, EFFECT * 3) == ["a connection to a process that ended"]
     lines = "\nepoch 3/10  loss 1.2345  valid 0.7890  1.23 s\nClient[0] in group[0] is exiting...\n"
@@ -64,7 +64,7 @@ def test_nothing_is_guessed(tmp_path):
         explain([tmp_path / "job.log"])
 
 
-def test_the_exception_of_the_failed_rank_is_first(tmp_path, run_here):
+def test_exception_of_failed_rank_is_first(tmp_path, run_here):
     """The report of the launcher is printed before the logs, whose lines can be older and have other causes."""
     logs = tmp_path / "run" / "machine-0"
     logs.mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_the_exception_of_the_failed_rank_is_first(tmp_path, run_here):
     assert "run/machine-0/trainer-0.log:2, and 1 more\n" in printed
 
 
-def test_the_logs_of_the_last_start_are_read(tmp_path, run_here):
+def test_logs_of_last_start_are_read(tmp_path, run_here):
     with pytest.raises(InputError, match="has no logs"):
         find_logs(tmp_path)
     for name in ("resume-2", "resume-10", "resume-x"):

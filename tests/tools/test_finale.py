@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import heed_ctrl_c, wait_for_event
+from commands import restore_default_signals, wait_for_event
 
 from support import finale_report
 from tutorial_lib.errors import InputError, JobError
@@ -26,7 +26,7 @@ def confirm(scale: float, epochs: int) -> None:
     jobs.confirm(source, Layout(2).make_backend(), 1, TrainConfig(epochs=epochs), yes=False)
 
 
-def test_a_large_run_needs_an_answer(monkeypatch, capsys):
+def test_large_run_needs_confirmation(monkeypatch, capsys):
     confirm(0.01, epochs=1)
     assert re.search(r"estimate: .* about [\d.]+ MB of memory on each machine, 1 min", capsys.readouterr().out)
     for answer in (True, False):
@@ -41,7 +41,7 @@ def test_a_large_run_needs_an_answer(monkeypatch, capsys):
         (["--dataset", "synthetic-products", "--full", "--epochs", "1000", "--out", "out"], "was not confirmed"),
     ],
 )
-def test_the_command_refuses(words, message, run_here, tmp_path):
+def test_finale_refuses_invalid_options(words, message, run_here, tmp_path):
     done = run_here("finale", *words)
     assert done.returncode == 2
     assert message in done.stderr
@@ -92,12 +92,12 @@ def test_published_figures_are_shown_only_for_the_published_graph(tmp_path):
 
 
 @pytest.mark.cluster
-def test_interrupted_and_continued(emulation, nothing_left, data_root, tmp_path):
+def test_finale_resumes_after_interrupt(emulation, nothing_left, data_root, tmp_path):
     out, command = tmp_path / "finale", [sys.executable, "-m", "tutorial_lib"]
     settings = "--scale 0.005 --epochs 12 --fanouts 5,5 --hidden-size 32 --batch-size 100"
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words = [*command, "finale", *settings.split(), "--root", str(data_root), "--out", str(out)]
-    first = subprocess.Popen(words, **options, start_new_session=True, preexec_fn=heed_ctrl_c)
+    first = subprocess.Popen(words, **options, start_new_session=True, preexec_fn=restore_default_signals)
     try:
         wait_for_event(out, "checkpoint", first)
         os.killpg(first.pid, signal.SIGINT)

@@ -44,7 +44,7 @@ MEASURED = [
 
 
 @pytest.mark.parametrize(("job", "measured"), MEASURED)
-def test_an_estimate_is_near_the_measurement(job, measured):
+def test_estimates_are_near_measurements(job, measured):
     """Memory is within 25 percent, and bytes and seconds are within 30 percent."""
     found = estimate(job)
     server, trainer, sent, seconds = measured
@@ -57,7 +57,7 @@ def test_an_estimate_is_near_the_measurement(job, measured):
 @pytest.mark.parametrize("wire", [None, 1e8, 1e10])
 @pytest.mark.parametrize("machines", [1, 2, 8, 64])
 @pytest.mark.parametrize("scale", [0.01, 0.08, 1.0, 8.0])
-def test_the_numbers_of_a_job_do_not_contradict_each_other(scale, machines, wire):
+def test_estimates_are_consistent(scale, machines, wire):
     job = job_at(scale, machines, wire)
     found = estimate(job)
     assert found.epoch == sum(found.seconds.values())
@@ -73,7 +73,7 @@ def test_the_numbers_of_a_job_do_not_contradict_each_other(scale, machines, wire
     assert (larger.epoch_bytes < found.epoch_bytes) == (job.config.cache < found.cache)
 
 
-def test_numbers_alone_are_enough(capsys):
+def test_plan_without_data_set(capsys):
     """Without --train-nodes, a tenth of the nodes are training nodes."""
     found = json.loads(planned(capsys, *NUMBERS, "--json"))
     assert (found["job"]["machines"], found["job"]["train"], found["estimate"]["steps"]) == (2, 10_000, 5)
@@ -92,7 +92,7 @@ def test_numbers_alone_are_enough(capsys):
         (["--dataset", "synthetic-academic"], "plan needs a graph with features, labels and one type of nodes"),
     ],
 )
-def test_a_mistake_is_one_sentence(capsys, words, message):
+def test_mistake_gives_one_sentence(capsys, words, message):
     with pytest.raises(InputError) as refused:
         planned(capsys, *words)
     assert message in refused.value.message

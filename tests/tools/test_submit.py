@@ -26,14 +26,14 @@ KUBERNETES = ["--kubernetes", "--image", "x"]
         (["train", "--epochs", "many"], "Invalid value for --epochs"),
     ],
 )
-def test_submit_refuses_a_mistake_and_writes_nothing(words, message, run_here, tmp_path):
+def test_mistake_in_submit_writes_no_file(words, message, run_here, tmp_path):
     done = run_here("submit", *words)
     assert done.returncode == 2, done.stdout
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_paths_on_the_volume_of_pods_and_names_of_slurm_are_accepted(tmp_path, run_here):
+def test_volume_paths_and_slurm_names_are_accepted(tmp_path, run_here):
     (tmp_path / "my_graph").mkdir()
     for number, words in enumerate((["--dataset", "my_graph"], ["--dataset", "graphs/mine", "--root", "/data/cache"])):
         done = run_here("submit", *KUBERNETES, "--script", f"{number}.yaml", "train", *words)
@@ -43,7 +43,7 @@ def test_paths_on_the_volume_of_pods_and_names_of_slurm_are_accepted(tmp_path, r
     assert "#SBATCH --mem=32G\n" in (tmp_path / "job.sh").read_text()
 
 
-def test_times_have_the_syntax_of_slurm():
+def test_slurm_time_syntax():
     assert [parse_time_limit(time) for time in ("30", "4:00:00", "1-12")] == [1800, 14400, 129600]
     with pytest.raises(InputError):
         parse_time_limit("1-")

@@ -34,7 +34,7 @@ def check_whole(out: Path) -> None:
         ('exec "$@" >/dev/full', "warning: some of the output could not be written: No space left on device\n"),
     ],
 )
-def test_an_output_that_cannot_be_written_does_not_end_the_run(shell, warning, small_dataset, data_root, tmp_path):
+def test_unwritable_output_does_not_end_the_run(shell, warning, small_dataset, data_root, tmp_path):
     """L5. The reader is gone, descriptors 0 to 2 are closed (events.jsonl must not reuse one), or the disk is full."""
     words = ["bash", "-c", shell, "bash", *command(data_root, tmp_path / "run")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -46,7 +46,7 @@ def test_an_output_that_cannot_be_written_does_not_end_the_run(shell, warning, s
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_login_that_ends(ignored, small_dataset, data_root, tmp_path):
+def test_end_of_login_session(ignored, small_dataset, data_root, tmp_path):
     """L3. One or two SIGHUP end a run with a sentence and an exit code. Under nohup, SIGHUP is ignored."""
     run = subprocess.Popen(
         command(data_root, tmp_path / "run", epochs=100_000),
@@ -90,7 +90,7 @@ time.sleep(30)
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
-def test_a_signal_in_the_middle_of_an_import_is_not_lost(sent, code, tmp_path):
+def test_signal_during_import_is_not_lost(sent, code, tmp_path):
     """L3. Large packages have an `except:` around some of their imports."""
     (tmp_path / "swallows.py").write_text(SWALLOWS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

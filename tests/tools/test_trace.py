@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from commands import events_of
+from commands import read_events
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.tools.finished import trace
@@ -48,7 +48,7 @@ def trace_of(tmp_path: Path, *lines: dict | str) -> Spans:
     return spans_of(tmp_path)
 
 
-def test_a_step_ends_at_its_time_and_has_its_phases_in_order(tmp_path):
+def test_step_spans_contain_ordered_phases(tmp_path):
     """The phases and the spans of the background thread have separate tracks."""
     spans = trace_of(
         tmp_path,
@@ -72,13 +72,13 @@ def test_a_step_ends_at_its_time_and_has_its_phases_in_order(tmp_path):
     assert spans["machine-0", "rank 0, batches"] == [("sampling", 0.5, 1.0), ("pull", 1.0, 1.4999)]
 
 
-def test_times_are_corrected_by_the_last_comparison_of_clocks(tmp_path):
+def test_times_are_corrected_by_clock_offsets(tmp_path):
     clocks = [{"kind": "clock", "time": 99.0, "machine": "machine-1", "offset": offset} for offset in (9.0, 5.0)]
     spans = trace_of(tmp_path, step(0, 101.0, forward=1.0), step(0, 106.0, 1, forward=1.0), *clocks)
     assert spans["machine-0", "rank 0"] == spans["machine-1", "rank 1"]
 
 
-def test_the_last_start_of_a_run_is_shown_as_far_as_its_events_go(tmp_path):
+def test_trace_shows_last_start_of_run(tmp_path):
     """L38. The last event of a killed job may be incomplete."""
     check, cut = {"kind": "stage", "stage": "checks"}, json.dumps(step(1, 990.0, forward=0.5))[:70]
     spans = trace_of(
@@ -89,7 +89,7 @@ def test_the_last_start_of_a_run_is_shown_as_far_as_its_events_go(tmp_path):
     assert spans["coordinator", "stages"] == [("checks", 0.0, 50.0)]
 
 
-def test_a_mistake_is_one_sentence(tmp_path):
+def test_mistake_gives_one_sentence(tmp_path):
     events = tmp_path / "events.jsonl"
     with pytest.raises(InputError, match=r"events.jsonl: No such file"):
         trace(tmp_path)
@@ -105,7 +105,7 @@ def test_a_mistake_is_one_sentence(tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_job_on_two_machines(finished_run, tmp_path, run_here):
+def test_trace_of_two_machines(finished_run, tmp_path, run_here):
     run = shutil.copytree(finished_run.out, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint"))
     printed = run_here("trace", str(run)).stdout
     assert f"wrote {run / 'trace.json'}. Open it in https://ui.perfetto.dev" in printed
@@ -115,7 +115,7 @@ def test_a_job_on_two_machines(finished_run, tmp_path, run_here):
     names = {name for found in spans.values() for name, *_ in found}
     assert names >= {"running", "joining", "preparing", "epoch 3, step 25", *PHASES}
     assert names >= {"validation", "checkpoint", "evaluation"}
-    steps = [found for found in events_of(run) if found["kind"] == "step" and found["rank"] == 1]
+    steps = [found for found in read_events(run) if found["kind"] == "step" and found["rank"] == 1]
     for phase in PHASES:
         total = sum(end - start for name, start, end in spans["machine-1", "rank 1, phases"] if name == phase)
         assert total == pytest.approx(sum(found[phase] for found in steps), abs=0.002 * len(steps), rel=0.01)

@@ -55,7 +55,7 @@ def options(run: Path, **values: object) -> None:
         ("root", "/tmp/stranger/data"),
     ],
 )
-def test_what_could_run_programs_is_shown_and_refused(name, value, run, run_here, ssh_started):
+def test_options_that_run_programs_are_refused(name, value, run, run_here, ssh_started):
     options(run, **{"ip_config": "/tmp/stranger/ip.txt", name: value})
     name = name.replace("-", "_")
     assert name in NEEDS_TRUST
@@ -66,7 +66,7 @@ def test_what_could_run_programs_is_shown_and_refused(name, value, run, run_here
     assert not ssh_started.exists()
 
 
-def test_what_the_user_trusts_or_gives_again_is_not_asked_about(run, run_here, tmp_path, monkeypatch):
+def test_trusted_or_given_options_are_accepted(run, run_here, tmp_path, monkeypatch):
     options(run, root=str(tmp_path / "data"))
     goes_on = "error: --resume: no checkpoint in"
     assert goes_on in run_here("train", "--resume", "--out", str(run), "--trust").stderr
@@ -77,7 +77,7 @@ def test_what_the_user_trusts_or_gives_again_is_not_asked_about(run, run_here, t
     assert "add --trust" in run_here("train", "--resume", "--out", str(run)).stderr
 
 
-def test_an_ordinary_run_is_not_asked_about_and_a_stored_trust_is_not_trusted(run, run_here):
+def test_stored_trust_is_ignored(run, run_here):
     stored = {"emulate": 2, "trust": True}
     options(run, **stored)
     assert "error: --resume: no checkpoint in" in run_here("train", "--resume", "--out", str(run)).stderr
@@ -112,7 +112,7 @@ def test_options_of_wrong_types(content, run, run_here):
     assert "options.json is damaged" in refused(run_here("train", "--resume", "--out", str(run), "--trust"))
 
 
-def test_options_that_are_no_file(run, run_here):
+def test_options_path_that_is_not_a_file(run, run_here):
     os.mkfifo(run / "options.json")
     assert "options.json" in refused(run_here("train", "--resume", "--out", str(run)))
 

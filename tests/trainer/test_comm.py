@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from rank_functions import exchanged
+from rank_functions import exchange_values
 
 import tutorial_lib
 from support.processes import fix_openmp, fork
@@ -17,10 +17,10 @@ UNPICKLING |= {"broadcast_object_list", "send_object_list", "recv_object_list"}
 LOADS = ("pickle.load", "pickle.loads", "joblib.load")
 
 
-def test_ranks_receive_what_was_sent():
+def test_collectives_return_sent_values():
     """Three ranks send values of very different sizes, with an empty tensor among them. One process needs no group."""
     assert (gather(1), all_gather("x"), broadcast(None)) == ([1], ["x"], None)
-    ranks = fork(fix_openmp(exchanged), 3, backend="gloo", threads=1)
+    ranks = fork(fix_openmp(exchange_values), 3, backend="gloo", threads=1)
     for rank, (gathered, everywhere, from_first) in enumerate(ranks):
         assert everywhere == [[0, 0, 0.0], [1, 1000, 499500.0], [2, 2000, 1999000.0]]
         assert gathered == (everywhere if rank == 0 else [])
@@ -38,7 +38,7 @@ def unpickling_calls(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno} {name}"
 
 
-def test_only_the_collectives_unpickle():
+def test_only_collectives_unpickle():
     files = [path for path in PACKAGE.rglob("*.py") if path != RANKS]
     assert len(files) > 50
     assert [call for path in files for call in unpickling_calls(path)] == []

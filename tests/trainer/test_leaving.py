@@ -17,7 +17,7 @@ leave_process_group()
 """
 
 
-def test_a_rank_leaves_while_a_thread_still_has_a_tensor(tmp_path):
+def test_rank_exits_while_thread_holds_tensor(tmp_path):
     """D15. A rank can exit while a thread of gloo still holds a tensor and waits for the GIL."""
     commands = [[sys.executable, "-c", LEAVE, str(rank), str(tmp_path / "store")] for rank in (0, 1)]
     ranks = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]

@@ -105,7 +105,7 @@ def rank_main(rank: int, _ranks: int, folder: Path) -> Any:
     return undisturbed, whole, found, parts
 
 
-def test_all_ranks_take_equal_steps_stop_together_and_resume_exactly(nothing_left, tmp_path):
+def test_ranks_take_equal_steps_and_resume_exactly(nothing_left, tmp_path):
     """L2. A run that ends in the middle of an epoch repeats no step and has equal losses after it resumes."""
     ranks = fork(fix_openmp(rank_main), len(TARGETS), (tmp_path,), backend="gloo", threads=1, timeout=120)
     for undisturbed, whole, found, parts in ranks:
@@ -128,14 +128,14 @@ def steps_of_rank(rank: int, _ranks: int, counts: tuple[int, ...], batch: int) -
     ("counts", "batch", "steps"),
     [((7, 5), 3, 3), ((100, 3), 10, 3), ((7, 0), 3, "rank 1 of 2 has no training nodes")],
 )
-def test_every_rank_has_an_example_for_each_step_or_all_are_refused(counts, batch, steps):
+def test_equal_steps_of_uneven_shares(counts, batch, steps):
     assert fork(fix_openmp(steps_of_rank), 2, (counts, batch), backend="gloo", threads=1) == [steps] * 2
     for count in counts if all(counts) else ():
         sizes = [len(chunk) for chunk in epoch_chunks(count, steps, 0, 0, shuffle=True)]
         assert (sum(sizes), min(sizes) >= 1, max(sizes) - min(sizes) <= 1) == (count, True, True)
 
 
-def test_an_epoch_that_is_shorter_than_five_steps_is_the_last(tmp_path):
+def test_stop_in_epoch_of_fewer_than_five_steps(tmp_path):
     told: list[Any] = []
     checkpoints = CheckpointManager(tmp_path, {}, every=9, emit=lambda *kind, **fields: told.append((*kind, fields)))
     checkpoints.stop = lambda: True
@@ -160,13 +160,13 @@ class Watched(Noisy):
         return super().score(model, inputs)
 
 
-def test_a_loss_that_is_not_finite_names_its_place():
+def test_nonfinite_loss_names_epoch_and_step():
     """D12, D21. Validation builds no graph of gradients, and a loss that is not finite names the epoch and the step."""
     with pytest.raises(FloatingPointError, match="loss is inf in epoch 2, step 3; try a smaller --learning-rate"):
         fit(torch.nn.Linear(4, 1), Watched(Numbers(4, 0, 3), Numbers(4, 0, 2)), CONFIG, emit=no_events)
 
 
-def test_the_first_sigterm_is_reported_and_the_second_does_what_it_did():
+def test_first_sigterm_is_reported_and_second_ends():
     """L2. The first SIGTERM is reported to the program and the second one ends it."""
     got: list[str] = []
     before = signal.signal(signal.SIGTERM, lambda *_: got.append("second"))

@@ -36,13 +36,13 @@ def test_assign(wanted, ranks, expected):
         ("cuda", [("a", 1), ("b", 0)], "the computer of rank 1 has no usable GPU", "--device cpu"),
     ],
 )
-def test_devices_that_cannot_be(wanted, ranks, problem, remedy):
+def test_unavailable_devices_are_refused(wanted, ranks, problem, remedy):
     with pytest.raises(InputError, match=problem) as caught:
         assign_gpus(wanted, ranks)
     assert remedy in caught.value.remedy
 
 
-def test_auto_without_a_gpu_is_the_cpu(monkeypatch):
+def test_auto_selects_cpu_without_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert tuple(choose_device("auto").describe().values()) == ("cpu", "none", "0 GPU(s) for 1 rank(s)")
 

@@ -31,7 +31,7 @@ def test_every_generator_is_seeded():
 
 
 @pytest.mark.parametrize(("rank", "servers"), [(0, 2), (1, 2), (0, 0)])
-def test_rank_0_asks_each_server_once(monkeypatch, rank, servers):
+def test_rank_0_seeds_each_server_once(monkeypatch, rank, servers):
     """D5. Rank 0 sends each server its own seed, and all ranks wait in a barrier until the servers have answered."""
     done: list[Any] = []
     monkeypatch.setattr(loop, "get_rank", lambda: rank)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import events_of
+from commands import read_events
 
 from tutorial_lib.sampling.nodes import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
@@ -21,8 +21,8 @@ ROW_BYTES = 100 * 4
 
 
 @pytest.mark.cluster
-def test_two_machines_tell_every_step_of_every_rank(finished_run):
-    result, events = finished_run.result, events_of(finished_run.out)
+def test_events_contain_every_step_of_every_rank(finished_run):
+    result, events = finished_run.result, read_events(finished_run.out)
     assert (result["device"], result["backend"]) == ("cpu", "gloo")
     steps = [event for event in events if event["kind"] == "step"]
     shares = {event["rank"]: event["train_nodes"] for event in events if event["kind"] == "split"}
@@ -44,7 +44,7 @@ def test_two_machines_tell_every_step_of_every_rank(finished_run):
     assert result["phases"][1]["bytes_remote"] == pytest.approx(remote / EPOCHS)
 
 
-def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
+def test_step_bytes_equal_pulled_rows(small_dataset):
     train = small_dataset.graph.ndata["train_mask"].nonzero().flatten()
     rows, steps = [], []
 
@@ -68,7 +68,7 @@ def test_bytes_are_those_of_the_rows_that_were_pulled(small_dataset):
     assert state.loss_sum / state.examples == pytest.approx(weighted / len(train))
 
 
-def test_bytes_of_another_machine():
+def test_bytes_are_counted_by_origin():
     """D22. Bytes of rows are counted by the machine that they come from."""
     book = SimpleNamespace(partid=1, nid2partid=lambda nodes, _ntype: (nodes >= 10).long())
     graph, nodes = SimpleNamespace(get_partition_book=lambda: book), torch.tensor([3, 11, 12, 4, 15])
@@ -79,7 +79,7 @@ def test_bytes_of_another_machine():
     assert by_type == (3 * 28, 2 * 28 + 4)
 
 
-def test_a_repeated_step_counts_once():
+def test_repeated_step_is_counted_once():
     def step(number: int, pull: float) -> dict:
         phases = {**dict.fromkeys(PHASES, 0.0), "pull": pull, "bytes_local": 1, "bytes_remote": 2}
         return {"kind": "step", "rank": 0, "epoch": 1, "step": number, **phases}

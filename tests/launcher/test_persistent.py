@@ -1,4 +1,4 @@
-"""Machines that stay: commands start, use, cut and stop them, and nothing stays behind."""
+"""Persistent clusters: commands start, use, cut and stop them, and no files or processes remain."""
 
 import json
 import os
@@ -28,18 +28,18 @@ pytestmark = pytest.mark.cluster
 
 
 def tutorial(*words: str, code: int = 0, **options: Any) -> str:
-    """What ``python -m tutorial_lib WORDS`` prints, on both streams; it must end with this exit code."""
+    """Run ``python -m tutorial_lib WORDS``, check its exit code and return its output."""
     done = run_command(*words, code=code, timeout=60, **options)
     return done.stdout + done.stderr
 
 
-def gone(name: str) -> None:
+def wait_until_stopped(name: str) -> None:
     wait_until(lambda: name not in persistent.running_names(), f"the end of the machines {name}")
 
 
 @pytest.fixture
 def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
-    """Two machines; stopped at the end if the test has not done so."""
+    """A running cluster of two machines, which stops at the end of the test."""
     tutorial("machines", "start", "2", "--wire", "1gbit", "--shm", "500MB", "--name", "lab", "--ttl", "5m")
     yield "lab"
     if "lab" in persistent.running_names():
@@ -47,7 +47,7 @@ def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
 
 
 def commands_on(machine: str) -> str:
-    """The command lines of all processes of a machine, also where there is no ps."""
+    """Return the command lines of all processes of a machine, without ps."""
     return tutorial("on", machine, "sh", "-c", r"cat /proc/[0-9]*/cmdline | tr '\0' ' '")
 
 
@@ -59,8 +59,8 @@ print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, psutil.net_if_stats(
 """
 
 
-def test_a_command_on_a_machine_is_as_with_ssh(lab):
-    """Output, exit code, standard input, signals; also on all."""
+def test_on_behaves_like_ssh(lab):
+    """Output, exit code, standard input and signals are passed on, also for ``on all``."""
     assert tutorial("on", "machine-1", "hostname") == "machine-1\n"
     assert sorted(tutorial("on", "all", "hostname").splitlines()) == ["[machine-0] machine-0", "[machine-1] machine-1"]
     tutorial("on", "all", "sh", "-c", "test $(hostname) = machine-0", code=1)
@@ -75,8 +75,8 @@ def test_a_command_on_a_machine_is_as_with_ssh(lab):
     assert "sleep 1000" not in commands_on("machine-1")
 
 
-def test_cables_are_cut_mended_and_changed(lab):
-    """L33. A cut is at the bridge: packets vanish, and the machine's card stays up."""
+def test_cut_mend_and_change_links(lab):
+    """L33. A cut at the bridge drops packets, and the network interface of the machine remains up."""
     if (tc := find_program("tc")) is None:
         pytest.skip("needs the program tc (package iproute2)")
     for order, reached in [("cut", "False True\n"), ("mend", "True True\n")]:
@@ -92,7 +92,7 @@ def test_cables_are_cut_mended_and_changed(lab):
     assert abs(int(shm) - 500_000_000) < 8192  # whole pages
 
 
-def test_a_name_is_taken_once_and_one_job_at_a_time(lab, tmp_path):
+def test_cluster_names_are_unique_and_jobs_exclusive(lab, tmp_path):
     """L33. A second job is refused, and a command next to the job is not."""
     assert "machines named 'lab' are running" in tutorial("machines", "start", "3", "--name", "lab", code=2)
     late = PersistentBackend("lab")
@@ -110,8 +110,8 @@ def test_a_name_is_taken_once_and_one_job_at_a_time(lab, tmp_path):
         pass  # the machines have ended while the command loaded its data
 
 
-def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
-    """The command as docs/own-machines.md has it, on the machines of this test."""
+def test_torchrun_example_of_docs(lab, tmp_path):
+    """The command of docs/own-machines.md runs on the machines of this test."""
     (loop,) = re.findall(r"^    (for k in .*?wait)$", (ROOT / "docs/own-machines.md").read_text(), re.M | re.S)
     code = "import os\nimport torch.distributed as d\nd.init_process_group('gloo')\n"
     code += "os.write(1, f'rank {d.get_rank()}\\n'.encode())\nd.barrier()"  # at once: both ranks share a pipe
@@ -131,7 +131,7 @@ def test_the_example_of_torchrun_in_the_docs(lab, tmp_path):
         (["lab", "mine"], ["machines", "cut", "machine-0"], "no machines named 'lab' are running"),
     ],
 )
-def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_here, monkeypatch, tmp_path):
+def test_default_name_is_the_only_running_cluster(running, words, says, run_here, monkeypatch, tmp_path):
     """The error names the set that was chosen, because none is really running."""
     monkeypatch.setattr(persistent, "running_names", lambda: running)
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
@@ -139,10 +139,10 @@ def test_without_a_name_the_only_running_set_is_meant(running, words, says, run_
     assert (done.returncode, says in done.stderr) == (2, True)
 
 
-def test_a_shell_uses_the_terminal_of_its_caller(lab):
-    """It manages jobs, Ctrl-C reaches the program, and its end does not wait for background jobs."""
-    heed_ctrl_c = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
-    options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": heed_ctrl_c}
+def test_shell_uses_terminal_of_caller(lab):
+    """It manages jobs, passes Ctrl-C to the program, and exits without waiting for background jobs."""
+    restore_default_signals = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
+    options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": restore_default_signals}
     shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "bash"], **options)
     shell.expect("[#$] ")
     shell.sendline("hostname; set -m; echo rea''dy")
@@ -162,50 +162,50 @@ def test_a_shell_uses_the_terminal_of_its_caller(lab):
 
 
 @pytest.mark.parametrize("end", ["ttl", signal.SIGTERM, signal.SIGKILL])
-def test_they_end_by_themselves(emulation, nothing_left, end):
-    """L32. After --ttl, and when their daemon is killed. Their folder goes, too."""
+def test_cluster_ends_after_ttl_or_with_its_daemon(emulation, nothing_left, end):
+    """L32. The machines end after --ttl and when their daemon is killed. Their folder is removed."""
     tutorial("machines", "start", "1", "--name", "short", "--ttl", "9s" if end == "ttl" else "5m")
     found = describe_machines("short")
     if end != "ttl":
         os.kill(found.pid, end)
-    gone("short")
+    wait_until_stopped("short")
     wait_until(lambda: not Path(found.folder).exists(), "the folder to be removed")
 
 
-def test_an_ordinary_user_starts_uses_and_stops_them(emulation, nothing_left):
-    """L31. As user 65534 when the tests run as root. Other users do not see them."""
+def test_ordinary_user_starts_uses_and_stops_cluster(emulation, nothing_left):
+    """L31. Tests of root use user 65534. Other users do not see the cluster."""
     python, user = ordinary_user()
     with tempfile.TemporaryDirectory() as folder:  # only root may enter the test's own temporary folder
         os.chmod(folder, 0o777)
         environment = {**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH_OF_ALL}
 
-        def types(*words: str) -> str:
+        def run_as_user(*words: str) -> str:
             command, options = [python, "-B", "-m", "tutorial_lib", *words], {"env": environment, "cwd": folder, **user}
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout + done.stderr
 
-        types("machines", "start", "2", "--name", "lab", "--wire", "1gbit", "--shm", "100MB", "--ttl", "5m")
+        run_as_user("machines", "start", "2", "--name", "lab", "--wire", "1gbit", "--shm", "100MB", "--ttl", "5m")
         try:
-            assert types("on", "machine-1", "hostname") == "machine-1\n"
-            types("machines", "cut", "machine-1")
-            assert types("on", "machine-0", "python3", "-c", REACHES) == "False True\n"
-            types("machines", "mend", "machine-1")
+            assert run_as_user("on", "machine-1", "hostname") == "machine-1\n"
+            run_as_user("machines", "cut", "machine-1")
+            assert run_as_user("on", "machine-0", "python3", "-c", REACHES) == "False True\n"
+            run_as_user("machines", "mend", "machine-1")
             if os.geteuid() == 0:
                 assert persistent.running_names() == []
                 assert "no machines named 'lab' are running" in tutorial("machines", "stop", "lab", code=2)
             words = ["--on", "lab", "--scale", "0.002", "--epochs", "1", "--batch-size", "100", "--fanouts", "5,5"]
-            types("train", *words, "--root", f"{folder}/data", "--out", f"{folder}/run")
+            run_as_user("train", *words, "--root", f"{folder}/data", "--out", f"{folder}/run")
             result = json.loads(Path(folder, "run", "result.json").read_text())
             assert list(result["bytes_sent"]) == ["machine-0", "machine-1"]
-            assert types("on", "machine-1", "ls", "/dev/shm") == ""
+            assert run_as_user("on", "machine-1", "ls", "/dev/shm") == ""
         finally:
-            assert "lab: switched off" in types("machines", "stop", "lab")
+            assert "lab: switched off" in run_as_user("machines", "stop", "lab")
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be two users")
-def test_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path):
+def test_cluster_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path):
     """L33. Another user cannot redirect the commands of this user to machines of theirs."""
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
     folder = persistent._path_of("")
@@ -218,8 +218,8 @@ def test_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path
 
 
 @pytest.mark.skipif(not SSHD, reason="needs sshd")
-def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left, tmp_path, monkeypatch):
-    """A slow ssh-keygen holds the start when the machines are there."""
+def test_interrupted_start_leaves_no_folder(emulation, nothing_left, tmp_path, monkeypatch):
+    """A slow ssh-keygen delays the start when the machines already run."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ssh-keygen").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexec sleep 60\n")
     (tmp_path / "bin" / "ssh-keygen").chmod(0o755)
@@ -229,11 +229,11 @@ def test_a_start_that_is_told_to_end_leaves_no_folder(emulation, nothing_left, t
     wait_until(lambda: (tmp_path / "called").exists(), "the call of ssh-keygen")
     start.send_signal(signal.SIGTERM)
     assert start.wait(timeout=60) == 143
-    gone("early")
+    wait_until_stopped("early")
     wait_until(lambda: not [*tmp_path.glob("tutorial_lib-*")], "the folder to be removed")
 
 
-def test_times():
+def test_parse_ttl():
     assert [parse_ttl(text) for text in ("90m", "2d")] == [5400, 172800]
     for wrong in ("8", "0s", "900d"):
         with pytest.raises(InputError, match="--ttl"):

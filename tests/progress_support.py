@@ -1,4 +1,4 @@
-"""How far a job is, and its processes on emulated machines."""
+"""The progress of a job and its processes."""
 
 import contextlib
 import json
@@ -15,15 +15,15 @@ import psutil
 from tutorial_lib.errors import retry_until_timeout
 
 
-def events_of(out: Path) -> list[dict]:
-    """Those of a run so far; the last line may be half written."""
+def read_events(out: Path) -> list[dict]:
+    """Return the events of a run so far, without an incomplete last line."""
     path = out / "events.jsonl"
     content = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
 
 
 def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: subprocess.Popen | None = None) -> Any:
-    """What ``met`` returns when it is true; fails after so many seconds, or when a command has ended meanwhile."""
+    """Wait until ``met`` returns a true value, and return it. Fail after a time limit or if the command ends."""
     for _ in retry_until_timeout(what, seconds, pause=0.02, say=lambda _text: None):
         if found := met():
             return found
@@ -31,24 +31,24 @@ def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: 
     raise AssertionError(what)
 
 
-def ranks_at(run: Path, epoch: int, step: int) -> set[int]:
-    """The ranks that have finished a step or a later one. Epochs and steps count from 0."""
-    return {e["rank"] for e in events_of(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
+def ranks_past(run: Path, epoch: int, step: int) -> set[int]:
+    """Return the ranks that have finished this step. Epochs and steps count from 0."""
+    return {e["rank"] for e in read_events(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
 
 
 def wait_for_step(job: Future[Any], run: Path, ranks: int, epoch: int, step: int) -> None:
-    """Wait until every rank has finished a step; ``job`` is ``run_distributed`` in a thread."""
+    """Wait until every rank has finished a step of ``job``, a call of ``run_distributed`` in a thread."""
 
     def there() -> bool:
         assert not job.done(), f"ended before step {step} of epoch {epoch}"
-        return len(ranks_at(run, epoch, step)) == ranks
+        return len(ranks_past(run, epoch, step)) == ranks
 
     wait_until(there, f"step {step} of epoch {epoch} on {ranks} ranks", 180)
 
 
 @dataclass(frozen=True)
 class Running:
-    """A process of a job; ``pid`` as this computer counts, ``rank`` None for all but trainers."""
+    """A process of a job with its PID on this computer. ``rank`` is None except for trainers."""
 
     pid: int
     machine: str
@@ -59,8 +59,8 @@ class Running:
         return f"{self.machine} {self.role}" + ("" if self.rank is None else f" (rank {self.rank})")
 
 
-def processes_of(run: Path) -> list[Running]:
-    """The processes of jobs whose logs are below a folder. The log that a process writes to says what it is."""
+def find_processes(run: Path) -> list[Running]:
+    """Return the processes whose logs are below a folder. The name of the log contains the role."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError, ValueError):
