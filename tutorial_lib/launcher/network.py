@@ -42,7 +42,8 @@ class SilentPeers:
     """
 
     def __init__(self, addresses: Collection[str]) -> None:
-        self._addresses, self._since = addresses, dict[str, float]()
+        self._addresses = addresses
+        self._since: dict[str, float] = {}
 
     def silent_seconds(self) -> dict[str, float]:
         """Return the seconds for which the kernel has repeated segments to each silent peer. Call it regularly."""

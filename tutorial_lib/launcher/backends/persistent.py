@@ -1,7 +1,7 @@
 """Persistent emulated machines, which all commands of their owner can use.
 
-A file in a folder of their owner in /var/tmp describes them. Their daemon (see ``emulator``) keeps a lock on this file,
-so the kernel frees the name when the daemon ends. In the same way, a job locks the machines that it uses.
+A file in a folder of their owner in /var/tmp describes them. Their daemon (``machine_daemon``) keeps a lock on this
+file, so the kernel frees the name when the daemon ends. In the same way, a job locks the machines that it uses.
 """
 
 import contextlib

@@ -99,11 +99,11 @@ class SshBackend(Backend):
 
 
 class SlurmBackend(Backend):
-    """The first ``count`` nodes of this allocation. The job uses ``subnet``, by default the network of their names."""
+    """The nodes of this allocation. The job uses ``subnet``, by default the network of their names."""
 
     traits = Traits(one_computer=False, silence_seconds=30.0, label="node {0.name}")
 
-    def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
+    def __init__(self, subnet: str | None = None) -> None:
         try:
             self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
         except ValueError as error:
@@ -116,10 +116,7 @@ class SlurmBackend(Backend):
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise InputError(f"{shlex.join(command)}: {result.stderr.strip()}")
-        nodes = result.stdout.split()
-        if count is not None and count > len(nodes):
-            raise InputError(f"the job needs {count} machines, but the allocation has {len(nodes)} nodes")
-        self.machines = [Machine(node, "") for node in nodes[:count]]
+        self.machines = [Machine(node, "") for node in result.stdout.split()]
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         return _start([*SRUN, f"--nodelist={machine.name}", "sh", "-c"], argv, sys.executable, **kwargs)

@@ -79,7 +79,8 @@ def end_failed_rank(role):
 
     No excepthook sees a SystemExit, so ``sys.exit`` stores its code for a handler that runs before those of `atexit`.
     """
-    code, original = None, sys.exit
+    code = None
+    original_exit = sys.exit
 
     def excepthook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
@@ -88,7 +89,7 @@ def end_failed_rank(role):
     def exit(status=None):
         nonlocal code
         code = status
-        original(status)
+        original_exit(status)
 
     def before_exit_handlers():
         if code not in (None, 0, False):
