@@ -16,7 +16,8 @@ from runtime_support import FinishedRun
 from support import sandbox
 from support.lessons.programs import why_not
 from tutorial_lib.errors import InputError, WaitedTooLong, retry_until_timeout
-from tutorial_lib.launcher.backends.remote import SlurmBackend
+from tutorial_lib.launcher.agents import Agents
+from tutorial_lib.launcher.backends.remote import ClientBackend, SlurmBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
 
@@ -152,6 +153,19 @@ def test_two_jobs_of_an_array_one_is_cancelled_and_one_has_no_time_left(slurm, d
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
     nothing_runs()
+
+
+def test_a_new_client_needs_only_its_command(tmp_path):
+    class ShellBackend(ClientBackend):
+        machines = (Machine("here", "127.0.0.1"),)
+
+        def client(self, machine: Machine) -> list[str]:
+            return ["env", f"ON={machine.name}", "sh", "-c"]
+
+    with ShellBackend() as cluster, Agents(cluster, tmp_path) as agents:
+        assert agents.connected == {0}
+        words = cluster.popen(cluster.machines[0], ["sh", "-c", "echo $ON"], stdout=subprocess.PIPE).communicate()[0]
+        assert words.split() == [b"here"]
 
 
 @pytest.fixture

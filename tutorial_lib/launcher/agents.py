@@ -56,11 +56,10 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, machine_index)
                 self._channels.append(msg.Channel(agent.stdout.fileno(), agent.stdin.fileno()))
             hellos = self._collect(msg.Hello, "the agents to start", START_SECONDS)
-            package = package_digest()
-            for machine, hello in zip(self.backend.machines, hellos, strict=True):
-                if hello.package != package:
-                    problem = f"{machine.name}: tutorial_lib differs from the version on this computer"
-                    raise InputError(problem, REINSTALL)
+            digest = package_digest()
+            if differing := [k for k, hello in enumerate(hellos) if hello.package != digest]:
+                name = self.backend.machines[differing[0]].name
+                raise InputError(f"{name}: tutorial_lib differs from the version on this computer", REINSTALL)
             self.backend.resolve(hellos)
             stack.pop_all()
         return self

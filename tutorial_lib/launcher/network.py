@@ -36,10 +36,7 @@ def listening_ports() -> set[int]:
 
 
 class SilentPeers:
-    """Finds the peers among ``addresses`` to which the kernel repeats segments, such as a machine without power.
-
-    To a program that only waits, a connection to such a machine looks healthy.
-    """
+    """Finds peers to which the kernel repeats segments. To a program that waits, such a connection looks healthy."""
 
     def __init__(self, addresses: Collection[str]) -> None:
         self._addresses = addresses

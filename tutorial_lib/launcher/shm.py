@@ -69,7 +69,6 @@ def _remove(patterns: Sequence[str]) -> list[str]:
     """Remove the files of jobs, and their folders unless some files are in use. Return the names of removed files."""
     folders = _job_folders()
     removed = []
-    in_use = False
     start_time = min((folder.stat().st_mtime for folder in folders), default=float("inf"))
     for path in (SHM / name for name in job_files(patterns)):
         with contextlib.suppress(OSError), open(open_regular_file(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -80,11 +79,11 @@ def _remove(patterns: Sequence[str]) -> list[str]:
                 try:
                     fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
                 except OSError:  # another process has the file open or mapped, see fcntl(2)
-                    in_use = True
+                    folders = []
                     continue
                 path.unlink()
                 removed.append(path.name)
-    for folder in [] if in_use else folders:
+    for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return removed
 

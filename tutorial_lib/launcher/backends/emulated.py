@@ -56,12 +56,9 @@ def parse_wire(text: str | None) -> int | None:
 class EmulatedBackend(Backend):
     """``with EmulatedBackend(2, wire="1gbit") as backend: backend.popen(backend.machines[0], ["hostname"])``.
 
-    Args:
-        count: number of machines, 1 to 64.
-        wire: bandwidth of each machine's link in both directions (``"1gbit"``), by default without a limit.
-        shm_bytes: size of each machine's /dev/shm, by default half of the memory.
-        own_disks: each machine has a private, empty home, /tmp, data folder and run folder.
-        private: additional private folders with ``own_disks``. They are created if they do not exist.
+    ``wire`` limits the bandwidth of each link in both directions. ``shm_bytes`` is the size of each /dev/shm, by
+    default half of the memory. With ``own_disks``, each machine has a private, empty home, /tmp, data folder and run
+    folder, and the ``private`` folders, which are created if they do not exist.
     """
 
     registration: IO[str] | None = None  # a locked file that is kept open and then removed by the daemon
