@@ -1,7 +1,4 @@
-"""A job with DGL servers: its roles and variables, and the checks of a machine's part files before a server loads them.
-
-The checks unpickle nothing and do not import DGL.
-"""
+"""A job with DGL servers: its roles and variables, and checks of part files, which unpickle nothing and need no DGL."""
 
 import contextlib
 import shutil

@@ -1,43 +1,23 @@
-"""Runs a job on its machines. ``launch`` runs any script with the options of DGL's launch tool."""
+"""``launch`` runs any script with the options of DGL's launch tool."""
 
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.dgl import DglJob, read_part
+from tutorial_lib.job.dgl import read_part
 from tutorial_lib.job.display import SILENT, RunDisplay
 from tutorial_lib.job.folder import CheckpointOptions, open_run
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
-from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.remote_files import RemoteFiles, Upload
+from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.coordinator import Coordinator, MachineUse, OnEvent
+from tutorial_lib.launcher.coordinator import MachineUse
 from tutorial_lib.launcher.environment import describe_environment
-from tutorial_lib.launcher.jobspec import Limits, Machine
+from tutorial_lib.launcher.jobspec import Machine
 
 SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=|^\s*$")
-
-
-def run_on_machines(
-    agents: Agents, job: DglJob, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
-) -> dict[str, MachineUse]:
-    """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
-
-    ``job`` has the paths of this computer. Returns the resources that each machine used.
-    """
-    copy_to = agents.backend.traits.copy_to
-    if copy_to is None:
-        return Coordinator(agents, job.to_spec(), on_event, limits).run_job()
-    files = RemoteFiles(agents.backend, out, on_event, uploads)
-    command = [files.locate(word) if word.startswith(f"{out}/") else word for word in job.command]
-    paths = {"part_config": job.part_config, "ip_config": job.ip_config, "log_dir": job.log_dir}
-    paths = {name: files.locate(path) for name, path in paths.items() if path}
-    remote_job = replace(job, cwd=copy_to, command=command, **paths)
-    with files:
-        return Coordinator(agents, job.to_spec(), files.on_event, limits, remote_job.to_spec()).run_job()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,22 @@
-"""The machines and processes of a run, as its options describe them."""
+"""The machines and processes of a run, and ``run_on_machines``, which runs a job on them."""
 
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.ip_config import check_private, read_ip_config
+from tutorial_lib.job.remote_files import RemoteFiles, Upload
+from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend, LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
 from tutorial_lib.launcher.backends.remote import SlurmBackend, SshBackend
+from tutorial_lib.launcher.coordinator import Coordinator, MachineUse, OnEvent
 from tutorial_lib.launcher.jobspec import Limits
 
 
@@ -116,3 +120,22 @@ class Layout:
         fields |= {"server_threads": self.server_threads or (1 if backend.traits.one_computer else None)}
         fields |= {"silence": backend.traits.silence_seconds, "collective_seconds": self.collective_timeout}
         return DglJob(**fields, show_output=self.show_output)
+
+
+def run_on_machines(
+    agents: Agents, job: DglJob, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
+) -> dict[str, MachineUse]:
+    """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
+
+    ``job`` has the paths of this computer. Returns the resources that each machine used.
+    """
+    copy_to = agents.backend.traits.copy_to
+    if copy_to is None:
+        return Coordinator(agents, job.to_spec(), on_event, limits).run_job()
+    files = RemoteFiles(agents.backend, out, on_event, uploads)
+    command = [files.locate(word) if word.startswith(f"{out}/") else word for word in job.command]
+    names = ("part_config", "ip_config", "log_dir")
+    paths = {name: files.locate(path) for name in names if (path := getattr(job, name))}
+    remote_job = replace(job, cwd=copy_to, command=command, **paths)
+    with files:
+        return Coordinator(agents, job.to_spec(), files.on_event, limits, remote_job.to_spec()).run_job()

@@ -20,8 +20,7 @@ from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.display import SILENT, RunDisplay
 from tutorial_lib.job.folder import CheckpointOptions, EventLog, check_right_to_write, open_run
 from tutorial_lib.job.ip_config import write_ip_config
-from tutorial_lib.job.launch import run_on_machines
-from tutorial_lib.job.layout import Layout
+from tutorial_lib.job.layout import Layout, run_on_machines
 from tutorial_lib.job.remote_files import IP_CONFIG, JOB, fetch_results
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
