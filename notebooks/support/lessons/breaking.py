@@ -71,11 +71,11 @@ def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequenc
         machines = read_ip_config(path)
         check_private(machines)
         config = str(partition.config)
-        plan = DglJob(machines, [sys.executable], config, str(path), folder, folder, cluster.master_port)
+        job = DglJob(machines, [sys.executable], config, str(path), folder, folder, cluster.master_port)
         original_machines = cluster.machines
         cluster.machines = machines
         try:
             with Agents(cluster, Path(folder)) as agents:
-                Coordinator(agents, plan.to_spec()).check_machines()
+                Coordinator(agents, job.to_spec()).check_machines()
         finally:
             cluster.machines = original_machines
