@@ -13,7 +13,8 @@ from typing import Any
 
 from tutorial_lib.files import write_json
 from tutorial_lib.job.display import RunDisplay
-from tutorial_lib.job.layout import LaunchRequest, Layout, launch
+from tutorial_lib.job.launch import LaunchRequest, launch
+from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.checks import find_versions

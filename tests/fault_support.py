@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from commands import wait_until
 
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.ip_config import write_ip_config
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend
@@ -40,7 +40,7 @@ CLEAN_EXIT_SECONDS = 60  # a limit against hangs, not a measurement: the default
 SILENT_NETWORK_SECONDS = 100
 
 
-def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> JobPlan:
+def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> DglJob:
     """Return the plan of a job of ``faulty_trainer.py`` with logs in ``folder/logs``."""
     write_ip_config(folder / "ip_config.txt", cluster.machines)
     defaults = {
@@ -53,7 +53,7 @@ def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: st
         "master_port": cluster.master_port,
         "forks": "command" not in fields,
     }
-    return JobPlan(**{**defaults, **fields})
+    return DglJob(**{**defaults, **fields})
 
 
 def register_process(folder: Path, pid: int, role: str, index: int = 0) -> None:
@@ -66,7 +66,7 @@ class JobRun:
     """A job with its agents, as in ``train``. Without ``check``, it also starts if a check of a machine fails."""
 
     def __init__(
-        self, cluster: Backend, plan: JobPlan, *arguments: Any, check: bool = True, say: Any = print, **options: Any
+        self, cluster: Backend, plan: DglJob, *arguments: Any, check: bool = True, say: Any = print, **options: Any
     ) -> None:
         self.agents, self.check = Agents(cluster, Path(plan.log_dir), say), check
         self.coordinator = Coordinator(self.agents, plan.to_spec(), *arguments, **options)
@@ -79,7 +79,7 @@ class JobRun:
             return self.coordinator.run_job()
 
 
-def run_checks(cluster: Backend, plan: JobPlan) -> Findings:
+def run_checks(cluster: Backend, plan: DglJob) -> Findings:
     """Return the findings of the checks before a job, without starting the job."""
     with tempfile.TemporaryDirectory() as logs, Agents(cluster, Path(logs)) as agents:
         return agents.prepare(plan.to_spec())
@@ -96,7 +96,7 @@ def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]
 class RunningJob:
     """A job whose coordinator runs in a thread."""
 
-    def __init__(self, cluster: Backend, plan: JobPlan, limits: Limits = Limits()) -> None:
+    def __init__(self, cluster: Backend, plan: DglJob, limits: Limits = Limits()) -> None:
         self.cluster, self.plan = cluster, plan
         self.events: list[dict] = []
         self.coordinator = JobRun(cluster, plan, self.events.append, limits)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from checkpoint_support import flip_bit
 
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.launcher.findings import Finding
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.partition import Partition
 
 HERE = Machine("machine-0", "127.0.0.1")
 ELSEWHERE = Machine("machine-1", "192.0.2.7")
-EMPTY = JobPlan([HERE], [], "", "", "", "", 0)
+EMPTY = DglJob([HERE], [], "", "", "", "", 0)
 
 
 def failed(findings: Iterable[Finding]) -> list[Finding]:
@@ -29,10 +29,10 @@ def only_failure(findings: Iterable[Finding]) -> Finding:
 
 
 @pytest.fixture
-def damaged(partition_of: Callable[[int], Partition], tmp_path: Path) -> Callable[..., JobPlan]:
+def damaged(partition_of: Callable[[int], Partition], tmp_path: Path) -> Callable[..., DglJob]:
     """``damaged(name, change)`` returns a plan with a copy of a partition after ``change(path)`` of one file."""
 
-    def make(name: str = "", change: Callable[[Path], object] = lambda _path: None) -> JobPlan:
+    def make(name: str = "", change: Callable[[Path], object] = lambda _path: None) -> DglJob:
         folder = tmp_path / "p"
         shutil.copytree(partition_of(2).folder, folder)
         change(folder / name)

@@ -103,7 +103,7 @@ class SshLab:
         words = [f"-oPort={PORT}", f"-oHostKey={self.folder}/host_key", f"-oSetEnv=HOME={self.home}"]
         words += [f"-oAuthorizedKeysFile={self.folder}/authorized_keys", "-oPidFile=none", "-oStrictModes=no"]
         words += ["-oUsePAM=no", "-oPermitRootLogin=yes", "-oPrintMotd=no"]
-        command = self.cluster.command(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], as_user=True)
+        command = self.cluster.command(machine, [SSHD, "-D", "-e", "-f", "/dev/null", *words], "/", as_user=True)
         with (self.folder / f"sshd-{machine.name}.log").open("ab") as log:
             self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log))
         wait_until(lambda: PORT in self.left_on(machine)[2], "the ssh server")

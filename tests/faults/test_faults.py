@@ -137,7 +137,7 @@ def test_sigkill_to_an_agent(start, end):
     cause = "killed by signal 9 (SIGKILL)); were its emulated machines stopped (machines stop, --ttl)?"
     assert str(error) == f"agent on machine-1: the agent ended unexpectedly ({cause}"
     # The machines are still on, and nothing of the job runs on them.
-    wait_until(lambda: all("emulator" in name for name in marked_processes(os.environ[MARK])), "the end of the job", 5)
+    wait_until(lambda: all("machine_daemon" in name for name in marked_processes(os.environ[MARK])), "no process", 5)
 
 
 def test_sigstop_is_reported_as_stall(cluster, start, tmp_path, end):

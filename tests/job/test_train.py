@@ -11,7 +11,7 @@ from shared_data import shared_data
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.train import make_plan
+from tutorial_lib.job.train import describe_training
 from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.tasks.task import LocalShard, graph_batches, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
@@ -73,8 +73,9 @@ def test_graphbolt_format_is_used_without_edge_ids(partition_of, tmp_path, asked
     """DGL's sampler, sampler processes and other tasks need parts in DGL's format, which are six times as large."""
     layout = Layout(emulate=2, samplers=samplers)
     partition = partition_of(2)
-    plan = make_plan(partition, layout.make_backend(), layout, TrainConfig(**asked), tmp_path, tmp_path / "logs")
-    ((_name, arguments),) = plan.to_spec().checks
+    config = TrainConfig(**asked)
+    job = describe_training(partition, layout.make_backend(), layout, config, tmp_path, tmp_path / "logs")
+    ((_name, arguments),) = job.to_spec().checks
     assert arguments["graphbolt"] == compact
 
 

@@ -12,7 +12,7 @@ import pytest
 from commands import wait_until
 from fault_support import JobRun
 
-from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
+from tutorial_lib.job.dgl import SHM_PATTERNS, DglJob
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.failure import JobFailed
@@ -23,14 +23,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 SLEEP = ["sleep", "1000"]
 
 
-def plan_in(folder: Path, cluster, *command: str, **fields) -> JobPlan:
+def plan_in(folder: Path, cluster, *command: str, **fields) -> DglJob:
     """Return the plan of a job whose servers are any command and whose trainers never start."""
     paths = {"part_config": "none.json", "ip_config": str(folder / "ip_config.txt"), "log_dir": str(folder / "logs")}
     options = {**paths, "cwd": str(folder), "master_port": cluster.master_port, **fields}
-    return JobPlan(cluster.machines, list(command), **options)
+    return DglJob(cluster.machines, list(command), **options)
 
 
-def fail(cluster, plan: JobPlan, **options) -> JobFailed:
+def fail(cluster, plan: DglJob, **options) -> JobFailed:
     with pytest.raises(JobFailed) as caught:
         JobRun(cluster, plan, check=False, **options).run_job()
     return caught.value

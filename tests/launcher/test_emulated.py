@@ -11,7 +11,7 @@ from commands import wait_until
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend, parse_wire
-from tutorial_lib.launcher.backends.emulator import BURST_BYTES
+from tutorial_lib.launcher.backends.machine_daemon import BURST_BYTES
 from tutorial_lib.launcher.jobspec import Machine
 
 ROOT = Path(__file__).resolve().parents[2]

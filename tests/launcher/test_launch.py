@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from fault_support import CLEAN_EXIT_SECONDS, JobRun, plan_of, run_checks
 
-from tutorial_lib.job.dgl import SHM_PATTERNS, JobPlan
+from tutorial_lib.job.dgl import SHM_PATTERNS, DglJob
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends import LocalBackend
@@ -25,7 +25,7 @@ def two_machines(emulation, partition_of: Callable[[int], Partition]):
     return EmulatedBackend(2), partition_of(2)
 
 
-def run_and_fail(cluster, plan: JobPlan, limits: Limits = Limits()) -> JobFailed:
+def run_and_fail(cluster, plan: DglJob, limits: Limits = Limits()) -> JobFailed:
     with pytest.raises(JobFailed) as caught, cluster:
         JobRun(cluster, plan, limits=limits).run_job()
     return caught.value
@@ -77,7 +77,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
 def test_second_job_on_same_shm_is_refused(tmp_path):
     """L34. The agent of a job locks /dev/shm."""
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
-        plan = JobPlan(cluster.machines, ["true"], "", "", str(tmp_path / "logs"), str(tmp_path), cluster.master_port)
+        plan = DglJob(cluster.machines, ["true"], "", "", str(tmp_path / "logs"), str(tmp_path), cluster.master_port)
         (finding,) = run_checks(cluster, plan).failed
     assert finding.sentence.startswith("machine-0: leftovers: another job is running on this machine")
 
@@ -107,5 +107,5 @@ def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):
     ],
 )
 def test_consequences_of_a_failure_are_recognized(cause, consequence):
-    spec = JobPlan([Machine("machine-1", "10.0.0.1")], ["x"], "", "", "", ".", 1).to_spec()
+    spec = DglJob([Machine("machine-1", "10.0.0.1")], ["x"], "", "", "", ".", 1).to_spec()
     assert JobFailed(spec, 0, "trainer", 0, cause, []).is_consequence is consequence

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from fault_support import RunningJob, plan_of
 
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.launcher.backends import Backend, LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 
@@ -49,7 +49,7 @@ def test_a_job_on_this_computer_listens_on_loopback_only(partition_of, tmp_path)
         check_during_job(cluster, plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", **numbers))
 
 
-def check_during_job(cluster: Backend, plan: JobPlan) -> None:
+def check_during_job(cluster: Backend, plan: DglJob) -> None:
     job = RunningJob(cluster, plan)
     try:
         job.wait_for("beat", 4, seconds=120)

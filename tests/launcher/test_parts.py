@@ -12,7 +12,7 @@ import pytest
 from preflight_support import ELSEWHERE, EMPTY, HERE, failed, flip_last_bit, only_failure
 
 from tutorial_lib.job import dgl
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.launcher.findings import Finding
 
 pytest_plugins = ["preflight_support"]
@@ -21,12 +21,12 @@ GRAPHBOLT_FILE = "fused_csc_sampling_graph.pt"
 ASKS = ["python3", "train.py", "--use_graphbolt"]
 
 
-def parts(plan: JobPlan, index: int = 0) -> list[Finding]:
+def parts(plan: DglJob, index: int = 0) -> list[Finding]:
     ((_name, arguments),) = plan.to_spec().checks
     return list(dgl.check_part(index, **arguments))
 
 
-def change_entry(plan: JobPlan, change: dict[str, str | None]) -> None:
+def change_entry(plan: DglJob, change: dict[str, str | None]) -> None:
     """Change keys of part 0 in DGL's description. None removes a key."""
     config = Path(plan.part_config)
     description = json.loads(config.read_text())

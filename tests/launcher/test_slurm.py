@@ -16,7 +16,8 @@ from runtime_support import FinishedRun
 from support import sandbox
 from support.lessons.programs import why_not
 from tutorial_lib.errors import InputError, WaitedTooLong, retry_until_timeout
-from tutorial_lib.launcher.backends.remote import SlurmBackend
+from tutorial_lib.launcher.agents import Agents
+from tutorial_lib.launcher.backends.remote import ClientBackend, SlurmBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
 
@@ -154,6 +155,19 @@ def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path)
     wait_until_idle()
 
 
+def test_a_new_client_needs_only_its_command(tmp_path):
+    class ShellBackend(ClientBackend):
+        machines = (Machine("here", "127.0.0.1"),)
+
+        def client(self, machine: Machine) -> list[str]:
+            return ["env", f"ON={machine.name}", "sh", "-c"]
+
+    with ShellBackend() as cluster, Agents(cluster, tmp_path) as agents:
+        assert agents.connected == {0}
+        words = cluster.popen(cluster.machines[0], ["sh", "-c", "echo $ON"], stdout=subprocess.PIPE).communicate()[0]
+        assert words.split() == [b"here"]
+
+
 @pytest.fixture
 def allocation(tmp_path, monkeypatch) -> None:
     """An allocation of three nodes with fake programs of Slurm."""
@@ -164,14 +178,12 @@ def allocation(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b,c")
 
 
-def test_backend_uses_first_nodes_of_allocation(allocation, tmp_path, monkeypatch):
+def test_backend_uses_all_nodes_of_allocation(allocation, tmp_path, monkeypatch):
     """L27. A step shares CPUs and memory of the job, and starts in a folder that every node has."""
-    cluster = SlurmBackend(count=2)
-    assert [machine.name for machine in cluster.machines] == ["a", "b"]
+    cluster = SlurmBackend()
+    assert [machine.name for machine in cluster.machines] == ["a", "b", "c"]
     words = cluster.popen(cluster.machines[1], ["true"], stdout=subprocess.PIPE, text=True).communicate()[0]
     assert {"--overlap", "--mem=0", "--chdir=/", "--nodelist=b"} <= {*words.split()}
-    with pytest.raises(InputError, match="the job needs 4 machines, but the allocation has 3 nodes"):
-        SlurmBackend(count=4)
     with pytest.raises(InputError, match=r"--subnet 10\.1: "):
         SlurmBackend("10.1")
     monkeypatch.delenv("SLURM_JOB_NODELIST")
@@ -188,7 +200,7 @@ def test_backend_uses_first_nodes_of_allocation(allocation, tmp_path, monkeypatc
     ],
 )
 def test_address_of_slurm_node(subnet, found, answer, allocation):
-    cluster = SlurmBackend(subnet, 1)
+    cluster = SlurmBackend(subnet)
     cluster.machines = [Machine("no-such-node.invalid", "")]
     hello = Hello("", "/home/me", {"lo": ["127.0.0.1"], **{card: [address] for card, address in found.items()}})
     if answer.startswith("10."):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
 from tutorial_lib.launcher import environment
 from tutorial_lib.launcher.backends.remote import SshBackend
@@ -40,7 +40,7 @@ def test_ip_config_errors_name_their_line(tmp_path, text, words):
         read_ip_config(tmp_path / "c.txt")
 
 
-PLAN = JobPlan(
+PLAN = DglJob(
     machines=[Machine("machine-0", "10.0.0.1", cpus=(0,)), Machine("machine-1", "10.0.0.2", cpus=(1,))],
     command=["/opt/my python/bin/python", "train.py", "--name", "with space", '"quoted"'],
     part_config="/p/g.json",

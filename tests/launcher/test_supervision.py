@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fault_support import register_process
 
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.launcher import agent, coordinator, network, processes, watch
 from tutorial_lib.launcher.agent import MAX_QUEUED_BYTES, Agent, Process
 from tutorial_lib.launcher.coordinator import Coordinator
@@ -32,13 +32,13 @@ def clock(monkeypatch) -> list[float]:
 @pytest.fixture
 def spec(tmp_path) -> JobSpec:
     machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
-    return JobPlan(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2).to_spec()
+    return DglJob(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2).to_spec()
 
 
 @pytest.fixture
 def watcher(spec, clock) -> Coordinator:
     """A coordinator with two agents that receive its messages."""
-    agents = SimpleNamespace(open={0, 1}, clock_offsets=[0, 0], send_all=lambda _message: None, receive=lambda _s: ())
+    agents = SimpleNamespace(connected={0, 1}, clock_offsets=[0, 0], send_all=lambda _: None, receive=lambda _s: ())
     return Coordinator(agents, spec, limits=Limits(stall=60, silence=30))  # type: ignore
 
 
@@ -103,7 +103,7 @@ class Line:
 def quiet_agent(tmp_path) -> Agent:
     """An agent without processes."""
     machine = Machine("here", "127.0.0.1")
-    return Agent(JobPlan([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
+    return Agent(DglJob([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
 
 
 def failures(heard: list[Message]) -> list[tuple[str, int, str]]:

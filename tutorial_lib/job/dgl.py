@@ -1,7 +1,4 @@
-"""A job with DGL servers: its roles and variables, and the checks of a machine's part files before a server loads them.
-
-The checks unpickle nothing and do not import DGL.
-"""
+"""A job with DGL servers: its roles and variables, and checks of part files, which unpickle nothing and need no DGL."""
 
 import contextlib
 import shutil
@@ -32,7 +29,7 @@ CHECKSUM_BYTES = 1 << 30  # the checksum of a larger file would take too long
 
 
 @dataclass(frozen=True)
-class JobPlan:
+class DglJob:
     """A job of DGL servers, trainers and samplers, or without a partition of plain ranks of torch.distributed."""
 
     machines: Sequence[Machine]  # in the order of ip_config.txt; machine k serves part k
@@ -61,7 +58,7 @@ class JobPlan:
         trainer = Role("trainer", self.trainers, command, ranked=True, threads=self.omp_threads)
         roles = [trainer]
         checks = []
-        env: dict[str, str] = {}
+        env = {"DGLBACKEND": "pytorch", "TUTORIAL_COLLECTIVE_SECONDS": f"{self.collective_seconds:g}"}
         if self.part_config:
             identity = {"DGL_ROLE": "server", "DGL_SERVER_ID": "{global_index}"}
             server = Role("server", self.servers, command, identity, threads=self.server_threads, cpu_share=0.25)
@@ -71,8 +68,7 @@ class JobPlan:
             graphbolt = any(word.lower().replace("-", "_").startswith("__use_graphbolt") for word in self.command)
             part = {"part_config": self.part_config, "machines": len(self.machines), "graphbolt": graphbolt}
             checks = [("tutorial_lib.job.dgl:check_part", part)]
-            env = self._dgl_environment()
-        env |= {"DGLBACKEND": "pytorch", "TUTORIAL_COLLECTIVE_SECONDS": f"{self.collective_seconds:g}"}
+            env |= self._dgl_environment()
         return JobSpec(
             machines=list(self.machines),
             roles=roles,

@@ -25,15 +25,12 @@ LINES = {  # lines by kind of event or stage
 
 
 class RunDisplay:
-    """Receives the events of a job, see ``trainer.events`` and ``launcher.coordinator``, and prints the important ones.
-
-    On a terminal, a last line shows the progress of rank 0.
-    """
-
-    epochs = 0  # epochs of the run, 0 if unknown
+    """Prints the important events of a job. On a terminal, a last line shows the progress of rank 0."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet, self.start = quiet, time.monotonic()
+        self.quiet = quiet
+        self.start = time.monotonic()
+        self.epochs = 0  # epochs of the run, 0 if unknown
 
     def show(self, text: str) -> None:
         """Print a text. On a terminal, it replaces a line that ends with a carriage return."""
@@ -45,7 +42,7 @@ class RunDisplay:
         self.show(f"{time.monotonic() - self.start:7.1f} s  {text}\n")
 
     def on_event(self, event: Event) -> None:
-        """Print the lines of an event, or update the last line."""
+        """Print an event of a rank (``trainer.events``) or of the job (``coordinator``), or update the last line."""
         if event["kind"] == "output":
             skipped = [f"... {event['skipped']:,} bytes omitted, see the log"] if event["skipped"] else []
             for line in [*skipped, *event["lines"]]:

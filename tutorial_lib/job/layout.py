@@ -1,7 +1,6 @@
-"""The machines and processes of a run, and ``launch``, which runs any script with the options of DGL's launch tool."""
+"""The machines and processes of a run, and ``run_on_machines``, which runs a job on them."""
 
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.dgl import JobPlan, read_part
-from tutorial_lib.job.display import SILENT, RunDisplay
-from tutorial_lib.job.folder import CheckpointOptions, open_run
-from tutorial_lib.job.ip_config import check_private, read_ip_config, write_ip_config
+from tutorial_lib.job.dgl import DglJob
+from tutorial_lib.job.ip_config import check_private, read_ip_config
 from tutorial_lib.job.remote_files import RemoteFiles, Upload
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends import Backend, LocalBackend
@@ -20,10 +17,7 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
 from tutorial_lib.launcher.backends.remote import SlurmBackend, SshBackend
 from tutorial_lib.launcher.coordinator import Coordinator, MachineUse, OnEvent
-from tutorial_lib.launcher.environment import describe_environment
-from tutorial_lib.launcher.jobspec import Limits, Machine
-
-SHELL_SYNTAX = re.compile(r"[;&|<>$`*?~\n()]|^\w+=|^\s*$")
+from tutorial_lib.launcher.jobspec import Limits
 
 
 @dataclass(frozen=True)
@@ -100,11 +94,11 @@ class Layout:
     def make_backend(self, *private: Path) -> Backend:
         """Return the backend, which is not entered. With ``own_disks``, the machines have no access to ``private``."""
         if self.slurm:
-            return SlurmBackend(self.subnet, self.emulate)
+            return SlurmBackend(self.subnet)
         if self.on is not None:
             return PersistentBackend(self.on, self.emulate)
         if (ssh := self.ssh_machines) is not None:
-            machines = read_ip_config(ssh.ip_config)[: self.emulate]
+            machines = read_ip_config(ssh.ip_config)
             if not ssh.allow_public:  # before they are contacted
                 check_private(machines)
             login = {"port": ssh.ssh_port, "username": ssh.ssh_username}
@@ -117,122 +111,31 @@ class Layout:
     def limits(self, saving: float = 0.0) -> Limits:
         return Limits(serving=self.serving_timeout, job=self.timeout, stall=self.stall_timeout or None, saving=saving)
 
-    def plan(self, backend: Backend, **fields: Any) -> JobPlan:
-        """Return the plan of a job on machines whose agents have started, with further ``fields``."""
+    def describe_job(self, backend: Backend, **fields: Any) -> DglJob:
+        """Return a job on machines whose agents have started, with further ``fields``."""
         if not (self.ssh_machines and self.ssh_machines.allow_public):
             check_private(backend.machines)  # a backend can look up addresses when the agents have started
-        return JobPlan(
-            machines=backend.machines,
-            master_port=backend.master_port,
-            trainers=self.trainers,
-            samplers=self.samplers,
-            silence=backend.traits.silence_seconds,
-            collective_seconds=self.collective_timeout,
-            show_output=self.show_output,
-            servers=self.servers,
-            server_threads=self.server_threads or (1 if backend.traits.one_computer else None),
-            **fields,
-        )
+        fields |= {"machines": backend.machines, "master_port": backend.master_port}
+        fields |= {"trainers": self.trainers, "samplers": self.samplers, "servers": self.servers}
+        fields |= {"server_threads": self.server_threads or (1 if backend.traits.one_computer else None)}
+        fields |= {"silence": backend.traits.silence_seconds, "collective_seconds": self.collective_timeout}
+        return DglJob(**fields, show_output=self.show_output)
 
 
 def run_on_machines(
-    agents: Agents, plan: JobPlan, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
+    agents: Agents, job: DglJob, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
 ) -> dict[str, MachineUse]:
     """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
 
-    ``plan`` has the paths of this computer. Returns the resources that each machine used.
+    ``job`` has the paths of this computer. Returns the resources that each machine used.
     """
     copy_to = agents.backend.traits.copy_to
     if copy_to is None:
-        return Coordinator(agents, plan.to_spec(), on_event, limits).run_job()
+        return Coordinator(agents, job.to_spec(), on_event, limits).run_job()
     files = RemoteFiles(agents.backend, out, on_event, uploads)
-    command = [files.locate(word) if word.startswith(f"{out}/") else word for word in plan.command]
-    paths = {name: getattr(plan, name) for name in ("part_config", "ip_config", "log_dir")}
-    remote_paths = {name: files.locate(path) for name, path in paths.items() if path}
-    remote_plan = replace(plan, cwd=copy_to, command=command, **remote_paths)
+    command = [files.locate(word) if word.startswith(f"{out}/") else word for word in job.command]
+    names = ("part_config", "ip_config", "log_dir")
+    paths = {name: files.locate(path) for name in names if (path := getattr(job, name))}
+    remote_job = replace(job, cwd=copy_to, command=command, **paths)
     with files:
-        return Coordinator(agents, plan.to_spec(), files.on_event, limits, remote_plan.to_spec()).run_job()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchRequest(Layout):
-    """The command of ``launch`` and its machines.
-
-    Attributes:
-        command: The user's command. A single string may use the syntax of the shell.
-        workspace: Working directory of every process. --part_config and --ip_config are relative to it.
-        part_config: DGL's partition description (JSON). Without it, the job has no DGL servers, only
-            ranks of torch.distributed.
-        ip_config: Address file that the script reads. Its machines are reached over ssh. With --emulate and
-            --part_config it is written if it does not exist.
-        out: Folder of the logs, with one folder for each machine.
-        num_omp_threads: OpenMP threads of a trainer. (default: an equal share of the CPUs)
-        graph_format: Sparse formats that the servers create, such as coo,csc.
-        extra_envs: Variables NAME=VALUE for every process.
-    """
-
-    command: Sequence[str] = ()
-    workspace: Path = Path()
-    part_config: Path | None = None
-    ip_config: Path = Path("ip_config.txt")
-    out: Path = Path("runs/launch")
-    emulate: int | None = None
-    num_omp_threads: int | None = None
-    graph_format: str = "csc"
-    extra_envs: Sequence[str] = ()
-
-
-def split_command(command: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the words of the command, and whether it needs a shell, like ``["cd x && python3 a.py"]``."""
-    if len(command) > 1:
-        return list(command), False
-    text = "".join(command)
-    if SHELL_SYNTAX.search(text):
-        return ["/bin/sh", "-c", text], True
-    try:
-        return shlex.split(text), False
-    except ValueError as error:
-        raise InputError(f"cannot parse the command {text!r}: {error}") from None
-
-
-def write_or_compare_ip_config(path: Path, machines: Sequence[Machine]) -> None:
-    """Write the address file. A file that lists other machines is an error and is not overwritten."""
-    addresses = [machine.address for machine in machines]
-    if path.exists() and [machine.address for machine in read_ip_config(path)] != addresses:
-        message = f"{path} lists other machines than {', '.join(addresses)}"
-        raise InputError(message, "Pass --ip_config with a file that does not exist yet. launch writes it.")
-    write_ip_config(path, machines)
-
-
-def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: bool = False) -> dict[str, MachineUse]:
-    """Run the command and return the resources that each machine used. ``verbose`` shows the added variables."""
-    command, shell = split_command(request.command)
-    if invalid := [pair for pair in request.extra_envs if not re.match(r"[A-Za-z_]\w*=", pair)]:
-        raise InputError(f"--extra_envs: {invalid[0]!r} is not NAME=VALUE")
-    workspace = request.workspace.resolve()
-    out = request.out.absolute()
-    backend = request.make_backend(out, workspace)
-    part_config = ip_config = None
-    if request.part_config is not None:
-        part_config = (workspace / request.part_config).resolve()
-        ip_config = (workspace / request.ip_config).resolve()
-        read_part(part_config, 0, len(backend.machines))
-    with open_run(out, display, CheckpointOptions()) as log, backend, Agents(backend, out, display.say) as agents:
-        if ip_config is not None and not backend.traits.reads_ip_config:
-            write_or_compare_ip_config(ip_config, backend.machines)
-        plan = request.plan(
-            backend,
-            command=command,
-            shell=shell,
-            part_config=str(part_config or ""),
-            ip_config=str(ip_config or ""),
-            log_dir=str(out),
-            cwd=str(workspace),
-            graph_format=request.graph_format,
-            omp_threads=request.num_omp_threads,
-            env=dict(pair.split("=", 1) for pair in request.extra_envs),
-        )
-        if verbose:
-            display.show(f"{describe_environment(plan.to_spec())}\n")
-        uploads = [(workspace, "", part_config and part_config.parent)]
-        return run_on_machines(agents, plan, request.limits(), out, log.write, uploads)
+        return Coordinator(agents, job.to_spec(), files.on_event, limits, remote_job.to_spec()).run_job()

@@ -217,11 +217,10 @@ class RemoteFiles:
         """Run rsync and return its output. A JobError names the machine and the cause."""
         shell = " ".join("'" + word.replace("'", "''") + "'" for word in self.backend.rsync_shell(machine))
         options = (*options, f"--timeout={SILENCE_SECONDS}", "-e", shell, *(f"--filter={rule}" for rule in rules))
-        command, environment = [*RSYNC, *options, "--", source, target], {**os.environ, "LC_ALL": "C"}
+        command = [*RSYNC, *options, "--", source, target]
+        process = {"env": {**os.environ, "LC_ALL": "C"}, "start_new_session": True}
         with tempfile.TemporaryFile("w+", errors="replace") as file:  # ssh can outlive rsync and keep a pipe open
-            result = subprocess.run(
-                command, stdin=DEVNULL, stdout=PIPE, stderr=file, text=True, env=environment, start_new_session=True
-            )
+            result = subprocess.run(command, stdin=DEVNULL, stdout=PIPE, stderr=file, text=True, **process)
             file.seek(0)
             errors = file.read()
         if result.returncode not in (0, 24):  # 24: the trainers have removed an older checkpoint during the copy

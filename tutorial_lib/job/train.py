@@ -16,7 +16,7 @@ from tutorial_lib.data import Dataset, default_root
 from tutorial_lib.data.tables import read_ids, write_named_predictions
 from tutorial_lib.errors import JobError
 from tutorial_lib.files import JsonObject, lock_folder, write_json
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.display import SILENT, RunDisplay
 from tutorial_lib.job.folder import CheckpointOptions, EventLog, check_right_to_write, open_run
 from tutorial_lib.job.ip_config import write_ip_config
@@ -83,9 +83,9 @@ def run_distributed(
         job = {"train": config.to_dict(), "description": settings, "device": layout.device}
         write_json(out / JOB, {**job, "checkpoint_every": checkpointing.every, "resume": checkpointing.resume})
         write_ip_config(out / IP_CONFIG, backend.machines)
-        plan = make_plan(partition, backend, layout, config, out, logs)
+        dgl_job = describe_training(partition, backend, layout, config, out, logs)
         uploads = [(partition.folder, f"partitions/{partition.folder.name}", partition.config.parent)]
-        usage = run_on_machines(agents, plan, layout.limits(SAVING_SECONDS), out, log.write, uploads)
+        usage = run_on_machines(agents, dgl_job, layout.limits(SAVING_SECONDS), out, log.write, uploads)
     facts = {"dataset_info": info, "config": config.to_dict(), "seconds": time.time() - start}
     facts |= {"machines": count, "trainers_per_machine": layout.trainers, "servers_per_machine": layout.servers}
     facts |= {"samplers_per_trainer": layout.samplers, "partition": asdict(report)}
@@ -101,14 +101,14 @@ def _load(source: DataSource, config: TrainConfig, display: RunDisplay) -> Datas
     return dataset
 
 
-def make_plan(
+def describe_training(
     partition: Partition, backend: Backend, layout: Layout, config: TrainConfig, run: Path, logs: Path
-) -> JobPlan:
-    """Return the plan of a training in the run folder ``run``."""
+) -> DglJob:
+    """Return the job of a training in the run folder ``run``."""
     use_graphbolt = config.uses_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
     # Pages of 2 MB (glibc 2.35) spare a trainer's first step 100,000 page faults.
     huge_pages = {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-    return layout.plan(
+    return layout.describe_job(
         backend,
         command=[sys.executable, "-m", "tutorial_lib.trainer", str(run / JOB), *["--use_graphbolt"] * use_graphbolt],
         part_config=str(partition.config),

@@ -200,12 +200,8 @@ class Agent:
         self.channel.put(msg.Heartbeat(busy, self.sent, time.time()))
 
     def _reap(self) -> None:
-        """Collect exit codes. ``wait4`` also returns the peak memory of a process and of its collected children."""
-        exits: dict[int, tuple[int, int]] = {}  # PID to exit code and peak memory
-        with contextlib.suppress(ChildProcessError):
-            while (result := os.wait4(-1, os.WNOHANG))[0] != 0:
-                pid, status, usage = result
-                exits[pid] = (os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
+        """Report the processes that have been forked or have ended since the last call."""
+        exits = _collect_exits()
         for role, local_index, pid in self.forkserver.started() if self.forkserver else ():
             next(p for p in self.processes if (p.role, p.local_index) == (role, local_index)).pid = pid
             self._report("started", role=role, index=local_index)
@@ -245,6 +241,16 @@ class Agent:
         if self.show_output and (flush or len(self.channel.waiting) <= MAX_QUEUED_BYTES):
             for output in self.files.output(rest=self.stopping):
                 self._report("output", **output)
+
+
+def _collect_exits() -> dict[int, tuple[int, int]]:
+    """Return exit code and peak memory of ended children by PID. A process that they waited for counts in the peak."""
+    exits = {}
+    with contextlib.suppress(ChildProcessError):
+        while (result := os.wait4(-1, os.WNOHANG))[0] != 0:
+            pid, status, usage = result
+            exits[pid] = (os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
+    return exits
 
 
 def wait_for_command(channel: msg.Channel, goal: str, seconds: float) -> list[msg.Message]:

@@ -36,7 +36,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         self.say = say  # prints that a wait takes longer
         self.logs = [log_dir / machine.name / "agent.log" for machine in backend.machines]  # their standard error
         self.processes: list[subprocess.Popen] = []  # on this computer, such as ssh clients
-        self.open: set[int] = set()  # machines whose agent will still send messages
+        self.connected: set[int] = set()  # machines whose agent will still send messages
         self.clock_offsets: dict[int, float] = {}  # seconds by which a clock is ahead, according to the fastest message
         self._channels: list[msg.Channel] = []
         self._selector = selectors.DefaultSelector()
@@ -52,15 +52,14 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": error_log}
                     agent: Any = self.backend.popen(machine, run_module("tutorial_lib.launcher.agent"), **pipes)
                 self.processes.append(agent)
-                self.open.add(machine_index)
+                self.connected.add(machine_index)
                 self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, machine_index)
                 self._channels.append(msg.Channel(agent.stdout.fileno(), agent.stdin.fileno()))
             hellos = self._collect(msg.Hello, "the agents to start", START_SECONDS)
-            package = package_digest()
-            for machine, hello in zip(self.backend.machines, hellos, strict=True):
-                if hello.package != package:
-                    problem = f"{machine.name}: tutorial_lib differs from the version on this computer"
-                    raise InputError(problem, REINSTALL)
+            digest = package_digest()
+            if differing := [k for k, hello in enumerate(hellos) if hello.package != digest]:
+                name = self.backend.machines[differing[0]].name
+                raise InputError(f"{name}: tutorial_lib differs from the version on this computer", REINSTALL)
             self.backend.resolve(hellos)
             stack.pop_all()
         return self
@@ -138,12 +137,12 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 self._inbox.append((key.data, None))
         while self._inbox:
             machine_index, message = self._inbox.popleft()
-            if message is None and machine_index in self.open:
-                self.open.discard(machine_index)
+            if message is None and machine_index in self.connected:
+                self.connected.discard(machine_index)
                 cause = self._describe_end(machine_index)
                 message = msg.Failed("agent", 0, cause, read_last_lines(self.logs[machine_index]))
             if isinstance(message, msg.Done):
-                self.open.discard(machine_index)
+                self.connected.discard(machine_index)
             if message is not None:
                 yield machine_index, message
 
@@ -152,8 +151,8 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             return "the agent was killed, or the connection to it is lost, in which case it stops its processes"
         wait_or_kill(self.processes[machine_index], 2.0)
         exit_text = describe_exit_code(self.processes[machine_index].returncode or 0)
-        hint = "; were its emulated machines stopped (machines stop, --ttl)?" if "SIGKILL" in exit_text else ""
-        return f"the agent ended unexpectedly ({exit_text}){hint}"
+        hint = self.backend.traits.killed_hint if "SIGKILL" in exit_text else ""
+        return f"the agent ended unexpectedly ({exit_text}); {hint}".rstrip("; ")
 
     def stop(self, seconds: float, handle: Callable[[int, msg.Message], None]) -> None:
         """Stop all agents, pass their last messages to ``handle``, and kill the agents that do not end in time."""
@@ -162,7 +161,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
             stack.callback(self._close, 0)  # kill the agents that remain, whatever happens
             self.send_all(msg.Command("stop"))
             for remaining in retry_until_timeout("the agents to stop their processes", seconds, pause=0, say=self.say):
-                if not self.open:
+                if not self.connected:
                     break
                 for machine_index, message in self.receive(min(remaining, 0.2)):
                     with contextlib.suppress(JobFailed):  # the first cause is already known
@@ -172,7 +171,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
     def _close(self, seconds: float) -> None:
         """Close the connections, wait for the agents, and kill those that remain. Their processes end with them."""
         self._channels.clear()
-        self.open.clear()
+        self.connected.clear()
         for agent in self.processes:
             for pipe in filter(None, (agent.stdin, agent.stdout)):
                 pipe.close()

@@ -167,7 +167,7 @@ class Coordinator:
 
         def all_reported() -> bool:
             missing = self._missing(milestones)
-            if ended := missing - self.agents.open:
+            if ended := missing - self.agents.connected:
                 raise JobFailed(self.spec, min(ended), "agent", 0, f"the agent ended while the job waited for {goal}")
             if missing:
                 self._check_progress()
@@ -204,12 +204,12 @@ class Coordinator:
         if self.limits.stall is not None and now - self._last_progress > self.limits.stall:
             self.agents.send_all(msg.Command("stacks"))
             # A failure that arrives only now is the cause of the stall, and so is an agent that does not answer.
-            if not self._handle_until(lambda: self.agents.open <= set(self._stacks), STACKS_SECONDS):
+            if not self._handle_until(lambda: self.agents.connected <= set(self._stacks), STACKS_SECONDS):
                 self._blame_silent_agents(STACKS_SECONDS)
             raise stall_failure(self.spec, self.limits.stall, self._stacks)
 
     def _blame_silent_agents(self, limit: float) -> None:
-        for machine_index in sorted(self.agents.open):
+        for machine_index in sorted(self.agents.connected):
             if time.monotonic() - self._last_messages[machine_index] > limit:
                 cause = f"sent no message for {limit:g} s: the machine or its network is down or frozen"
                 raise JobFailed(self.spec, machine_index, "agent", 0, cause)

@@ -50,15 +50,13 @@ def _name_process(spec: JobSpec, machine_index: int, role: str, local_index: int
 
 
 def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[ProcessStack]]) -> JobFailed:
-    """Write the stacks of each machine into the log folder, and return the failure of a job without progress.
-
-    It names a stopped process, or else the call in which each rank waits.
-    """
+    """Write the stacks of each machine into the log folder, and return the failure of a job without progress."""
     sentences = {}
     for machine_index in sorted(stacks):
         for stack in stacks[machine_index]:
             name = _name_process(spec, machine_index, stack.role, stack.local_index)
             sentences[machine_index, stack] = f"{name} {stack.where()}"
+    # The message names a stopped process, or else the call in which each rank waits.
     stopped = [key for key in sentences if key[1].state == "T"]
     shown = stopped[:1] or [key for key in sentences if key[1].role == "trainer"] or list(sentences)
     machine_index, stack = shown[0] if shown else (0, ProcessStack("agent", 0, 0))

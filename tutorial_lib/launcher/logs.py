@@ -86,10 +86,7 @@ class JobFiles:
         return [event for event in events if isinstance(event, dict) and isinstance(event.get("kind"), str)]
 
     def output(self, *, rest: bool = False) -> Iterator[JsonObject]:
-        """Yield the last new lines of each trainer, and the number of ``skipped`` bytes before them.
-
-        ``rest``: the trainers have ended, so the last line needs no end.
-        """
+        """Yield the last new lines of each trainer and the skipped bytes before. ``rest``: also an unfinished line."""
         for path in sorted(self._folder.glob("trainer-*.log")):
             with contextlib.suppress(OSError):
                 skipped = max(0, path.stat().st_size - self._offsets[path] - OUTPUT_BYTES)

@@ -117,7 +117,8 @@ class Channel:
 
     def receive(self, seconds: float = 0.0) -> list[Any]:
         """Return the messages that arrive within this time, or raise an EOFError if the other side has ended."""
-        poll, messages = select.poll(), []
+        messages = []
+        poll = select.poll()
         poll.register(self._read, select.POLLIN)
         if poll.poll(1000 * seconds):
             if not (chunk := os.read(self._read, CHUNK)):

@@ -36,13 +36,11 @@ def listening_ports() -> set[int]:
 
 
 class SilentPeers:
-    """Finds the peers among ``addresses`` to which the kernel repeats segments, such as a machine without power.
-
-    To a program that only waits, a connection to such a machine looks healthy.
-    """
+    """Finds peers to which the kernel repeats segments. To a program that waits, such a connection looks healthy."""
 
     def __init__(self, addresses: Collection[str]) -> None:
-        self._addresses, self._since = addresses, dict[str, float]()
+        self._addresses = addresses
+        self._since: dict[str, float] = {}
 
     def silent_seconds(self) -> dict[str, float]:
         """Return the seconds for which the kernel has repeated segments to each silent peer. Call it regularly."""

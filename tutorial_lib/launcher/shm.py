@@ -50,7 +50,8 @@ def lock_shm(patterns: Sequence[str]) -> Iterator[Path]:
 
 def clean_leftovers(patterns: Sequence[str], seconds: float = 0.0) -> list[str]:
     """Remove the files of killed jobs, after waiting at most ``seconds`` for their last processes. Return the names."""
-    removed, deadline = [], time.monotonic() + seconds
+    removed = []
+    deadline = time.monotonic() + seconds
     with lock_folder(SHM, LOCK_SECONDS):
         while True:
             removed += _remove(patterns)
@@ -67,7 +68,7 @@ def _job_folders() -> list[Path]:
 def _remove(patterns: Sequence[str]) -> list[str]:
     """Remove the files of jobs, and their folders unless some files are in use. Return the names of removed files."""
     folders = _job_folders()
-    removed, in_use = [], False
+    removed = []
     start_time = min((folder.stat().st_mtime for folder in folders), default=float("inf"))
     for path in (SHM / name for name in job_files(patterns)):
         with contextlib.suppress(OSError), open(open_regular_file(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -78,11 +79,11 @@ def _remove(patterns: Sequence[str]) -> list[str]:
                 try:
                     fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
                 except OSError:  # another process has the file open or mapped, see fcntl(2)
-                    in_use = True
+                    folders = []
                     continue
                 path.unlink()
                 removed.append(path.name)
-    for folder in [] if in_use else folders:
+    for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return removed
 

@@ -10,10 +10,10 @@ import psutil
 
 from tutorial_lib.errors import InputError, JobError, ask_yes_no, print_to_stderr
 from tutorial_lib.files import JsonObject
+from tutorial_lib.job import launch as job_launch
 from tutorial_lib.job.display import RunDisplay, human_bytes
 from tutorial_lib.job.folder import CheckpointOptions, check_run_folder, default_run_folder
-from tutorial_lib.job.layout import LaunchRequest, Layout, SshMachines
-from tutorial_lib.job.layout import launch as run_launch
+from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
@@ -162,7 +162,7 @@ def launch(
     command: Annotated[list[str], about('The script and its arguments: "python3 train.py --lr 0.01".')],
     /,
     *,
-    request: Annotated[LaunchRequest | None, flatten("Machines", NOT_IN_LAUNCH, cli.dgl_option_name)] = None,
+    request: Annotated[job_launch.LaunchRequest | None, flatten("Machines", NOT_IN_LAUNCH, cli.dgl_option_name)] = None,
     machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: cli.OverSsh = None,
     verbose: Annotated[bool, about("Print the variables that are added to the environment.")] = False,
@@ -174,7 +174,7 @@ def launch(
 
     With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
     """
-    request, ssh, ssh_machines = request or LaunchRequest(), ssh or SshMachines(), None
+    request, ssh, ssh_machines = request or job_launch.LaunchRequest(), ssh or SshMachines(), None
     options.pop("ip_config", None)  # a script reads this file in every place
     if not cli.MACHINE_OPTIONS & options.keys():
         options["ip_config"] = ssh.ip_config
@@ -182,7 +182,7 @@ def launch(
     request = cli.choose_machines(request, ssh_machines, options)
     out = check_run_folder(out or default_run_folder("launch"))
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
-    use = run_launch(request, RunDisplay(), verbose=verbose)
+    use = job_launch.launch(request, RunDisplay(), verbose=verbose)
     logs = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
     for machine, used in use.items():
         print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {logs / machine}")

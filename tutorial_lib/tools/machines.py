@@ -13,11 +13,10 @@ from cyclopts import App
 
 from tutorial_lib.errors import print_to_stderr
 from tutorial_lib.launcher.backends import persistent
-from tutorial_lib.launcher.backends.persistent import DEFAULT_NAME, PersistentBackend
 from tutorial_lib.tools.options import PROGRAM, JsonOption, about, app
 
 machines_app = app.command(App(name="machines", help="Start, use and stop persistent emulated machines."))
-NameOption = Annotated[str | None, about(f"Name of the set. (default: the only one, or {DEFAULT_NAME})")]
+NameOption = Annotated[str | None, about(f"Name of the set. (default: the only one, or {persistent.DEFAULT_NAME})")]
 RateArgument = Annotated[str, about("1gbit, 200mbit or unshaped")]
 MachineArgument = Annotated[str, about("machine-0, machine-1, ... or all")]
 
@@ -29,14 +28,14 @@ def start(
     *,
     wire: Annotated[str | None, about("Bandwidth of each machine: 1gbit, 200mbit. (default: no limit)")] = None,
     shm: Annotated[str | None, about("Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
-    name: Annotated[str, about("Name of the set, if there are several sets.")] = DEFAULT_NAME,
+    name: Annotated[str, about("Name of the set, if there are several sets.")] = persistent.DEFAULT_NAME,
     ttl: Annotated[str, about("Lifetime of the machines, such as 30m, 8h or 2d.")] = "8h",
     ssh: Annotated[bool, about("Start an ssh server on each machine, and print the ssh configuration.")] = False,
     own_disks: Annotated[bool, about("Give each machine a private, empty home, /tmp and data folder.")] = False,
 ) -> None:
     """Start machines that run until you stop them or --ttl expires."""
     state = persistent.start_machines(count, name=name, wire=wire, shm=shm, ttl=ttl, ssh=ssh, own_disks=own_disks)
-    option = "" if name == DEFAULT_NAME else f" --name {name}"
+    option = "" if name == persistent.DEFAULT_NAME else f" --name {name}"
     print(f"{count} machines are running: {', '.join(state.machines[:3])}{', ...' if count > 3 else ''}")
     print(f"run a command:    {PROGRAM} on{option} machine-0 hostname    (without a command: a shell)")
     print(f"run a job:        {PROGRAM} train --on {name}")
@@ -94,10 +93,10 @@ def change_link(verb: str, machine: str, name: str | None, rate: str | None = No
         backend.change_link(target, verb, rate)
 
 
-def open_running_set(name: str | None) -> PersistentBackend:
+def open_running_set(name: str | None) -> persistent.PersistentBackend:
     """Return the machines of the given name, or the only running ones, or those of the default name."""
     names = persistent.running_names()
-    return PersistentBackend(name or (names[0] if len(names) == 1 else DEFAULT_NAME))
+    return persistent.PersistentBackend(name or (names[0] if len(names) == 1 else persistent.DEFAULT_NAME))
 
 
 @app.command
@@ -114,11 +113,12 @@ def on(
     backend = open_running_set(name)
     if machine == "all":
         sys.exit(run_on_all(backend, command))
-    argv = backend.command(backend.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")])
+    folder = os.path.expanduser("~") if backend.separate else os.getcwd()
+    argv = backend.command(backend.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")], folder)
     os.execv(argv[0], argv)  # this process becomes the command, which uses the caller's terminal and gets its signals
 
 
-def run_on_all(backend: PersistentBackend, command: Sequence[str]) -> int:
+def run_on_all(backend: persistent.PersistentBackend, command: Sequence[str]) -> int:
     """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     jobs = {machine.name: backend.popen(machine, command, **pipes) for machine in backend.machines}

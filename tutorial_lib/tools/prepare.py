@@ -67,15 +67,15 @@ def check_import(code: str = IMPORT_CODE, seconds: float = 60.0) -> Finding:
 
 def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
     """Check the machines of a layout as before a job. A public address is not contacted unless this is allowed."""
-    config, machines = str(part_config.absolute()) if part_config else "", layout.make_backend()
+    backend = layout.make_backend()
+    path = str(part_config.absolute()) if part_config else "any"
     try:
-        with machines as backend, tempfile.TemporaryDirectory() as logs, Agents(backend, Path(logs)) as agents:
-            plan = layout.plan(backend, command=[], part_config=config or "any", ip_config="", log_dir="", cwd="")
-            spec = plan.to_spec()
-            findings = agents.prepare(spec if config else replace(spec, checks=[]))
+        with backend, tempfile.TemporaryDirectory() as logs, Agents(backend, Path(logs)) as agents:
+            job = layout.describe_job(backend, command=[], part_config=path, ip_config="", log_dir="", cwd="").to_spec()
+            findings = agents.prepare(job if part_config else replace(job, checks=[]))
     except InputError as error:
         return Findings([Finding("machines", FAIL, error.message, error.remedy)])
-    return Findings([Finding("machines", OK, f"{len(plan.machines)} answered"), *findings])
+    return Findings([Finding("machines", OK, f"{len(job.machines)} answered"), *findings])
 
 
 def print_facts(facts: Mapping[str, object], *, as_json: bool) -> None:

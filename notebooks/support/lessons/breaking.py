@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.errors import TutorialError
-from tutorial_lib.job.dgl import JobPlan
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.ip_config import check_private, read_ip_config
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
@@ -71,11 +71,11 @@ def try_addresses(cluster: EmulatedBackend, partition: Partition, lines: Sequenc
         machines = read_ip_config(path)
         check_private(machines)
         config = str(partition.config)
-        plan = JobPlan(machines, [sys.executable], config, str(path), folder, folder, cluster.master_port)
+        job = DglJob(machines, [sys.executable], config, str(path), folder, folder, cluster.master_port)
         original_machines = cluster.machines
         cluster.machines = machines
         try:
             with Agents(cluster, Path(folder)) as agents:
-                Coordinator(agents, plan.to_spec()).check_machines()
+                Coordinator(agents, job.to_spec()).check_machines()
         finally:
             cluster.machines = original_machines

@@ -26,7 +26,7 @@ from tutorial_lib.launcher.jobspec import Machine
 
 SUBNET = "10.77.0"
 MAX_MACHINES = 64
-EMULATOR = run_module("tutorial_lib.launcher.backends.emulator")
+DAEMON = run_module("tutorial_lib.launcher.backends.machine_daemon")
 SLOWEST_WIRE = 125_000  # bytes per second
 SETTINGS_OF_LINUX = [  # name, a value that forbids user namespaces, and a value that allows them
     ("kernel.unprivileged_userns_clone", "0", 1),
@@ -34,6 +34,7 @@ SETTINGS_OF_LINUX = [  # name, a value that forbids user namespaces, and a value
     ("user.max_user_namespaces", "0", 15000),
 ]
 COPY_TO = "/tmp/tutorial"  # on machines with private disks: /tmp is always one of the private folders
+KILLED_HINT = "were its emulated machines stopped (machines stop, --ttl)?"
 SYSTEM = ("", "bin", "dev", "etc", "lib", "lib64", "nix", "opt", "proc", "run", "sys", "usr", "var")  # in /, shared
 
 
@@ -55,12 +56,9 @@ def parse_wire(text: str | None) -> int | None:
 class EmulatedBackend(Backend):
     """``with EmulatedBackend(2, wire="1gbit") as backend: backend.popen(backend.machines[0], ["hostname"])``.
 
-    Args:
-        count: number of machines, 1 to 64.
-        wire: bandwidth of each machine's link in both directions (``"1gbit"``), by default without a limit.
-        shm_bytes: size of each machine's /dev/shm, by default half of the memory.
-        own_disks: each machine has a private, empty home, /tmp, data folder and run folder.
-        private: additional private folders with ``own_disks``. They are created if they do not exist.
+    ``wire`` limits the bandwidth of each link in both directions. ``shm_bytes`` is the size of each /dev/shm, by
+    default half of the memory. With ``own_disks``, each machine has a private, empty home, /tmp, data folder and run
+    folder, and the ``private`` folders, which are created if they do not exist.
     """
 
     registration: IO[str] | None = None  # a locked file that is kept open and then removed by the daemon
@@ -86,7 +84,7 @@ class EmulatedBackend(Backend):
         shares = [cpus[k::count] or [cpus[k % len(cpus)]] for k in range(count)]  # machines can share a CPU
         self.machines = [Machine(f"machine-{k}", f"{SUBNET}.{k + 1}", cpus=tuple(shares[k])) for k in range(count)]
         self.separate = list(self.machines) if own_disks else []  # machines with private disks
-        self.traits = Traits(copy_to=COPY_TO if own_disks else None)
+        self.traits = Traits(copy_to=COPY_TO if own_disks else None, killed_hint=KILLED_HINT)
 
     def on_disk(self, machine: Machine, path: Path | str) -> Path:
         """Return the path on this computer of a private folder of a machine, or of a file in one."""
@@ -102,7 +100,7 @@ class EmulatedBackend(Backend):
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         with contextlib.ExitStack() as stack:
             stack.push(self)  # an error below stops the machines
-            self._daemon = subprocess.Popen(EMULATOR, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited, **pipes)
+            self._daemon = subprocess.Popen(DAEMON, start_new_session=True, cwd=CHECKOUT, pass_fds=inherited, **pipes)
             print(json.dumps(request), file=self._daemon.stdin, flush=True)
             answer: JsonObject = {}
             with self._daemon.stdout as lines:  # one line of the daemon and of each machine
@@ -124,14 +122,13 @@ class EmulatedBackend(Backend):
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         # As over ssh, a command starts in / because Python imports from its working directory.
-        cwd = str(kwargs.pop("cwd", None) or ("/" if machine in self.separate else ""))
+        cwd = kwargs.pop("cwd", None) or ("/" if machine in self.separate else Path.cwd())
         return subprocess.Popen(self.command(machine, argv, cwd), start_new_session=True, **kwargs)
 
-    def command(self, machine: Machine, argv: Sequence[str], cwd: str = "", *, as_user: bool = False) -> list[str]:
+    def command(self, machine: Machine, argv: Sequence[str], cwd: str | Path, *, as_user: bool = False) -> list[str]:
         """Return the command that runs ``argv`` on a machine, with the ID of root unless ``as_user`` is true."""
-        cwd = cwd or str(Path.home() if machine in self.separate else Path.cwd())
         ids = [os.geteuid(), os.getegid()] if as_user and os.geteuid() != 0 else []
-        request = {"pid": self.pids[machine.name], "cwd": cwd, "cpus": list(machine.cpus), "ids": ids}
+        request = {"pid": self.pids[machine.name], "cwd": str(cwd), "cpus": list(machine.cpus), "ids": ids}
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(request), *map(str, argv)]
 
     def rsync_shell(self, machine: Machine) -> list[str]:
@@ -147,7 +144,7 @@ class EmulatedBackend(Backend):
         request = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
         request |= {"action": action, "rate": parse_wire(wire)}
         pipes = {"input": json.dumps(request), "stderr": subprocess.PIPE, "text": True}
-        result = subprocess.run(EMULATOR, check=False, cwd=CHECKOUT, **pipes)
+        result = subprocess.run(DAEMON, check=False, cwd=CHECKOUT, **pipes)
         if result.returncode != 0:
             raise InputError(f"cannot {action} the link of {machine.name}: {result.stderr.strip()}")
 

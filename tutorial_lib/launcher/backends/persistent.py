@@ -1,7 +1,7 @@
 """Persistent emulated machines, which all commands of their owner can use.
 
-A file in a folder of their owner in /var/tmp describes them. Their daemon (see ``emulator``) keeps a lock on this file,
-so the kernel frees the name when the daemon ends. In the same way, a job locks the machines that it uses.
+A file in a folder of their owner in /var/tmp describes them. Their daemon (``machine_daemon``) keeps a lock on this
+file, so the kernel frees the name when the daemon ends. In the same way, a job locks the machines that it uses.
 """
 
 import contextlib
@@ -146,11 +146,9 @@ def find_program(name: str) -> str | None:
 
 
 def _write_ssh_config(backend: EmulatedBackend) -> str:
-    """Write a configuration with which ``ssh -F CONFIG machine-0`` reaches the machines, and return its path.
-
-    The network of this computer does not reach them. So for each connection, ssh starts a server on the machine, and
-    talks to it over pipes. One key identifies the servers and the user.
-    """
+    """Write a configuration with which ``ssh -F CONFIG machine-0`` reaches the machines, and return its path."""
+    # The network of this computer does not reach them. So for each connection, ssh starts a server on the machine, and
+    # talks to it over pipes. One key identifies the servers and the user.
     folder = backend.folder / "ssh"
     if (sshd := find_program("sshd")) is None or find_program("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")

@@ -40,18 +40,47 @@ SRUN = ["srun", "--overlap", "--mem=0", "--chdir=/", "--nodes=1", "--ntasks=1"]
 SRUN += ["--cpu-bind=none", "--kill-on-bad-exit=1", "--quiet"]
 
 
-def _start(client: list[str], argv: Sequence[str], python: str, **kwargs: Any) -> subprocess.Popen:
-    """Start a command with a client that passes one line to a shell on a machine."""
-    line = shlex.join(python if str(word) == sys.executable else str(word) for word in argv)
-    kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
-    # ~/.bashrc may print a text without an end of line, and a home may contain a random.py that Python would import.
-    return subprocess.Popen([*client, f"echo; cd / && exec {line}"], start_new_session=True, **kwargs)
+class ClientBackend(Backend):
+    """Machines on which the program ``client`` passes one line to a shell. Their ``python`` must have tutorial_lib."""
+
+    traits = Traits(one_computer=False, silence_seconds=30.0)
+    python = sys.executable
+    subnet: ipaddress.IPv4Network | None = None  # of the missing addresses. None: they belong to the machines' names
+
+    def client(self, machine: Machine) -> list[str]:
+        """Return the command of the client, to which the line is added."""
+        raise NotImplementedError
+
+    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
+        line = shlex.join(self.python if str(word) == sys.executable else str(word) for word in argv)
+        kwargs.setdefault("stdin", subprocess.DEVNULL)  # the client would read the user's terminal
+        # ~/.bashrc may print a text without an end of line, and a home may contain a random.py that Python would import
+        command = [*self.client(machine), f"echo; cd / && exec {line}"]
+        return subprocess.Popen(command, start_new_session=True, **kwargs)
+
+    def resolve(self, hellos: Sequence[Hello]) -> None:
+        """Find missing addresses. An InputError reports a machine without one that the other machines can use."""
+        pairs = zip(self.machines, hellos, strict=True)
+        self.machines = [m if m.address else replace(m, address=self._choose_address(m, hello)) for m, hello in pairs]
+
+    def _choose_address(self, machine: Machine, hello: Hello) -> str:
+        cards = {ips[0]: card for card, ips in hello.addresses.items() if not ips[0].startswith("127.")}
+        usable = [ip for ip in cards if self.subnet is None or ipaddress.IPv4Address(ip) in self.subnet]
+        if self.subnet is None:
+            with contextlib.suppress(OSError):
+                usable = sorted(cards.keys() & {socket.gethostbyname(machine.name)}) or usable
+        if len(usable) == 1:
+            return usable[0]
+        criterion = f"are in --subnet {self.subnet}" if self.subnet else "match its name"
+        shown = ", ".join(f"{ip} ({card})" for ip, card in cards.items()) or "none"
+        message = f"{self.traits.label.format(machine)}: {len(usable)} of its addresses {criterion}: {shown}"
+        raise InputError(message, "Choose the network of the job, for example: --subnet 10.1.0.0/16")
 
 
-class SshBackend(Backend):
-    """Machines reached with the user's ssh client and configuration. Their ``python`` must have tutorial_lib."""
+class SshBackend(ClientBackend):
+    """Machines reached with the user's ssh client and configuration."""
 
-    traits = Traits(one_computer=False, silence_seconds=30.0, label="ssh to {0.address}", reads_ip_config=True)
+    traits = replace(ClientBackend.traits, label="ssh to {0.address}", reads_ip_config=True)
 
     def __init__(
         self,
@@ -75,8 +104,8 @@ class SshBackend(Backend):
         self._options = [*(["-F", config] if config else []), *(["-p", str(port)] if port else [])]
         self._client = [*SSH, *self._options, *(["-l", username] if username else []), "--"]
 
-    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        return _start([*self._client, machine.address], argv, self.python, **kwargs)
+    def client(self, machine: Machine) -> list[str]:
+        return [*self._client, machine.address]
 
     def resolve(self, hellos: Sequence[Hello]) -> None:
         """Replace ``~`` in ``copy_to``."""
@@ -98,12 +127,12 @@ class SshBackend(Backend):
         return self._client
 
 
-class SlurmBackend(Backend):
-    """The first ``count`` nodes of this allocation. The job uses ``subnet``, by default the network of their names."""
+class SlurmBackend(ClientBackend):
+    """The nodes of this allocation."""
 
-    traits = Traits(one_computer=False, silence_seconds=30.0, label="node {0.name}")
+    traits = replace(ClientBackend.traits, label="node {0.name}")
 
-    def __init__(self, subnet: str | None = None, count: int | None = None) -> None:
+    def __init__(self, subnet: str | None = None) -> None:
         try:
             self.subnet = None if subnet is None else ipaddress.IPv4Network(subnet)
         except ValueError as error:
@@ -116,32 +145,10 @@ class SlurmBackend(Backend):
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise InputError(f"{shlex.join(command)}: {result.stderr.strip()}")
-        nodes = result.stdout.split()
-        if count is not None and count > len(nodes):
-            raise InputError(f"the job needs {count} machines, but the allocation has {len(nodes)} nodes")
-        self.machines = [Machine(node, "") for node in nodes[:count]]
+        self.machines = [Machine(node, "") for node in result.stdout.split()]
 
-    def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
-        return _start([*SRUN, f"--nodelist={machine.name}", "sh", "-c"], argv, sys.executable, **kwargs)
-
-    def resolve(self, hellos: Sequence[Hello]) -> None:
-        """Find the address of each node. An InputError reports a node without one that the other nodes can use."""
-        pairs = zip(self.machines, hellos, strict=True)
-        self.machines = [replace(node, address=self._choose_address(node.name, hello)) for node, hello in pairs]
-
-    def _choose_address(self, node: str, hello: Hello) -> str:
-        cards = {ips[0]: card for card, ips in hello.addresses.items() if not ips[0].startswith("127.")}
-        usable = [ip for ip in cards if self.subnet is None or ipaddress.IPv4Address(ip) in self.subnet]
-        if self.subnet is None:
-            with contextlib.suppress(OSError):
-                resolved = socket.gethostbyname(node)
-                usable = [resolved] if resolved in cards else usable
-        if len(usable) == 1:
-            return usable[0]
-        criterion = f"are in --subnet {self.subnet}" if self.subnet else "match its name"
-        shown = ", ".join(f"{ip} ({card})" for ip, card in cards.items()) or "none"
-        remedy = "Choose the network of the job, for example: --subnet 10.1.0.0/16"
-        raise InputError(f"node {node}: {len(usable)} of its addresses {criterion}: {shown}", remedy)
+    def client(self, machine: Machine) -> list[str]:
+        return [*SRUN, f"--nodelist={machine.name}", "sh", "-c"]
 
     def remedy(self, machine: Machine, last_line: str) -> str:  # noqa: ARG002
         return f"Try it by hand: srun --overlap -N1 -n1 -w {machine.name} {sys.executable} -c 'import tutorial_lib'"

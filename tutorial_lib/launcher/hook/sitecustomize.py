@@ -32,14 +32,12 @@ def run_next_sitecustomize():
 
 
 def find_role():
-    """Return (role, local_index) of this process on its machine, or (None, None) if the job does not know the process.
-
-    The agent starts each process of a role in a session of its own. A command that needs a shell is a child of it.
-    """
+    """Return (role, local_index) of this process on its machine, or (None, None) if the job does not know it."""
     if "--multiprocessing-fork" in sys.orig_argv:  # spawned by a rank
         roles = json.loads(os.environ.get("TUTORIAL_WORKER_ROLES", "{}"))
         matching = [role for name, role in roles.items() if os.environ.get(name, "0") != "0"]
         return matching[0] if matching else "worker", os.environ.get("LOCAL_RANK", "0")
+    # The agent starts each process of a role in a session of its own. A command that needs a shell is a child of it.
     in_job = os.getsid(0) in (os.getpid(), os.getppid() if "TUTORIAL_SHELL" in os.environ else 0)
     return (os.environ.get("TUTORIAL_ROLE"), os.environ.get("TUTORIAL_INDEX")) if in_job else (None, None)
 
@@ -75,11 +73,10 @@ def report_and_exit(role, error, code=1):
 
 
 def end_failed_rank(role):
-    """End this rank after an uncaught exception or ``sys.exit(3)``. DGL's exit handler would wait for the other ranks.
-
-    No excepthook sees a SystemExit, so ``sys.exit`` stores its code for a handler that runs before those of `atexit`.
-    """
-    code, original = None, sys.exit
+    """End this rank after an uncaught exception or ``sys.exit(3)``. DGL's exit handler would wait for other ranks."""
+    # No excepthook sees a SystemExit, so ``sys.exit`` stores its code for a handler that runs before those of `atexit`.
+    code = None
+    original_exit = sys.exit
 
     def excepthook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
@@ -88,7 +85,7 @@ def end_failed_rank(role):
     def exit(status=None):
         nonlocal code
         code = status
-        original(status)
+        original_exit(status)
 
     def before_exit_handlers():
         if code not in (None, 0, False):
