@@ -20,7 +20,7 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.sampling import rpc
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, prefetch, sampling_thread
+from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, batch_executor, prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.config import parse_cache_size
 
@@ -102,7 +102,7 @@ def test_one_thread_makes_items_ahead_of_their_use(depth):
 
     found = prefetch(items(), depth)
     assert next(found) == 0
-    sampling_thread().submit(int).result()  # the thread has finished its work
+    batch_executor().submit(int).result()  # the thread has finished its work
     assert [number for number, *_ in made] == list(range(depth + 1))
     assert list(found) == [1, 2, 3, 4]
     ((thread, *counts),) = {tuple(settings) for _, *settings in made}

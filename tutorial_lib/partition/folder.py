@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +80,8 @@ def dataset_description(dataset: Dataset) -> JsonObject:
     return description | dataset.info
 
 
-def resolve_method(method: str, log: Log = lambda _: None) -> str:
-    """Return the name of a method in manifests. ``random`` replaces a missing KaMinPar."""
+def method_name(method: str) -> str:
+    """Return the name of a method in manifests. For a file, it contains the beginning of the checksum."""
     if method.endswith(".npy"):
         if not (file := Path(method)).is_file():
             raise InputError(f"--method {method}: there is no such file")
@@ -90,9 +89,6 @@ def resolve_method(method: str, log: Log = lambda _: None) -> str:
     if method not in ("kaminpar", "random"):
         remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
         raise InputError(f"the partition method {method} does not exist", remedy)
-    if method == "kaminpar" and find_spec("kaminpar") is None:
-        log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
-        return "random"
     return method
 
 
@@ -110,12 +106,16 @@ def partition_dataset(
         log: receives one sentence for each stage.
     """
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
-    resolved = resolve_method(method, log)
-    n = dataset.structure.num_nodes()
+    name, n = method_name(method), dataset.structure.num_nodes()
     if not 1 <= parts <= n:
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
-    inputs = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
-    inputs |= {"method": resolved, "seed": seed}
+    inputs = {
+        "format": FORMAT_VERSION,
+        "fingerprint": dataset.fingerprint(),
+        "parts": parts,
+        "method": name,
+        "seed": seed,
+    }
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, inputs, log)
     if os.path.ismount(out):
@@ -124,7 +124,7 @@ def partition_dataset(
         out.parent.mkdir(parents=True, exist_ok=True)
         with sibling_folder(out) as folder:
             try:
-                manifest = _write_folder(dataset, inputs, method if method.endswith(".npy") else resolved, folder, log)
+                manifest = _write_folder(dataset, inputs, method, folder, log)
             except Exception:
                 # numpy, DGL and torch report a full disk in different ways. This write raises the kernel's error.
                 (folder / "probe").write_bytes(bytes(1 << 20))

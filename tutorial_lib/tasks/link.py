@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block, build_graphsage
-from tutorial_lib.sampling.nodes import FULL, Batch, Loader, Store
+from tutorial_lib.sampling.loader import FULL, Batch, Loader, Store
 from tutorial_lib.tasks.task import TEST, TRAIN, VAL, Shard, Task, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_original_id, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig

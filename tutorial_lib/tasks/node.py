@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block, FirstLayer, build_graphsage
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
-from tutorial_lib.sampling.nodes import Batch, BatchLoader, Store, read_rows
+from tutorial_lib.sampling.loader import Batch, BatchLoader, Store, read_rows
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.tasks.task import Shard, Task, graph_batches, layerwise_inference, make_adjacency_source, score_nodes
 from tutorial_lib.trainer.comm import barrier, equal_steps, get_rank

@@ -17,7 +17,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
+from tutorial_lib.sampling.loader import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
 from tutorial_lib.sampling.pipeline import prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_original_id, sum_over_ranks

@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 from tutorial_lib.errors import TutorialError, print_to_stderr, printable
 from tutorial_lib.job.folder import continue_command
 from tutorial_lib.launcher.failure import JobFailed, describe_interruption
-from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
+from tutorial_lib.tools import after_job, before_job, jobs, machines, plan, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.options import run_command
 
 
