@@ -8,7 +8,7 @@ from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, check_dataset_argum
 from tutorial_lib.files import graph_name_of, replace_file
 from tutorial_lib.launcher.environment import package_digest
 from tutorial_lib.partition import Partition, load_partition_folder, partition_dataset
-from tutorial_lib.partition.folder import FORMAT_VERSION, Log, method_name
+from tutorial_lib.partition.folder import FORMAT, Log, method_name
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DataSource:
         """Write or reuse the partition in a folder of ``root/partitions``, whose name contains all of its inputs."""
         name_file = self._name_file(parts, features=dataset.num_features > 0 or not dataset.structure.is_homogeneous)
         name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{method_name(self.method)}"
-        out = name_file.with_name(f"{name}-seed{self.seed}-v{FORMAT_VERSION}")
+        out = name_file.with_name(f"{name}-seed{self.seed}-v{FORMAT}")
         partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
         with replace_file(name_file) as file:
             file.write(out.name.encode())

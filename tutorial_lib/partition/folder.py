@@ -15,7 +15,7 @@ from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, write_json
 
-FORMAT_VERSION = 1
+FORMAT = 1  # version of the files
 Log = Callable[[str], None]
 IdMap = np.ndarray | dict[str, np.ndarray]  # for each type if there are several
 
@@ -109,13 +109,7 @@ def partition_dataset(
     name, n = method_name(method), dataset.structure.num_nodes()
     if not 1 <= parts <= n:
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
-    inputs = {
-        "format": FORMAT_VERSION,
-        "fingerprint": dataset.fingerprint(),
-        "parts": parts,
-        "method": name,
-        "seed": seed,
-    }
+    inputs = {"format": FORMAT, "fingerprint": dataset.fingerprint(), "parts": parts, "method": name, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, inputs, log)
     if os.path.ismount(out):
