@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from tutorial_lib.data.base import MASKS, Dataset
-from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, write_json
+from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, sibling_folder, write_json
 
 FORMAT = 1  # version of the files
 Log = Callable[[str], None]
@@ -160,11 +159,15 @@ def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Pat
     train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
     cut_share = num_cut / graph.num_edges()
     report = PartitionReport(parts, inputs["method"], nodes, edges, train_nodes, halo_nodes, num_cut, cut_share)
-    manifest = inputs | {"graph_name": name} | ({} if graph.is_homogeneous else {"types": type_counts(dataset)})
-    manifest |= {"dataset": dataset_description(dataset), "report": asdict(report)}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest["files"] = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+    records = [{"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files]
+    manifest = {
+        **inputs,
+        "graph_name": name,
+        **({} if graph.is_homogeneous else {"types": type_counts(dataset)}),
+        "dataset": dataset_description(dataset),
+        "report": asdict(report),
+        "files": dict(zip((str(path.relative_to(folder)) for path in files), records, strict=True)),
     }
     write_json(folder / "manifest.json", manifest)
     return manifest
