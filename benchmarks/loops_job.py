@@ -34,7 +34,7 @@ from tutorial_lib.compat.settings import keep_freed_memory
 from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import BatchLoader
+from tutorial_lib.sampling.loader import BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.node import NodeTask

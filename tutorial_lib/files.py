@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tutorial_lib.errors import InputError, printable, retry_until_timeout
 
 JsonObject = dict[str, Any]
 Kind = TypeVar("Kind")
+WAIT_SECONDS = 7200.0  # for another process that writes the same files
 
 
 def sha256_of(path: Path) -> str:
@@ -140,6 +142,19 @@ def lock_folder(folder: Path, seconds: float = 1800.0) -> Iterator[bool]:
         yield bool(locked)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def sibling_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder next to ``target``, and remove the folder afterwards. Other processes wait until then."""
+    with lock_folder(target.parent, WAIT_SECONDS) as is_locked:
+        folder = target.with_name(f".{target.name}.tmp{'' if is_locked else f'-{secrets.token_hex(4)}'}")
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def graph_name_of(dataset_name: str) -> str:

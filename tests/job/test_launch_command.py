@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import launch
 
-from tutorial_lib.tools.finished import trace
+from tutorial_lib.tools.after_job import trace
 from tutorial_lib.tools.options import parse
 
 SCRIPT = Path(__file__).parents[1] / "programs" / "guide_script.py"

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong
-from tutorial_lib.files import lock_folder, write_json
+from tutorial_lib.files import lock_folder, sibling_folder, write_json
 from tutorial_lib.job.display import SILENT
 from tutorial_lib.job.folder import CheckpointOptions, check_run_folder, default_run_folder, open_run
 from tutorial_lib.trainer.manifest import Manifest, publish_checkpoint

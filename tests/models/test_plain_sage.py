@@ -10,7 +10,7 @@ from gpu.gpu_support import BLOCKS, TOLERANCE, largest_difference, output_and_gr
 
 from tutorial_lib.models.graphsage import CscBlock, FirstLayer, GraphSAGE, mean_of_neighbors
 from tutorial_lib.models.graphsage import SAGEConv as PlainSAGEConv
-from tutorial_lib.sampling.nodes import BatchLoader
+from tutorial_lib.sampling.loader import BatchLoader
 from tutorial_lib.trainer.placement import CPU
 
 

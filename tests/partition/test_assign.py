@@ -1,7 +1,5 @@
 """Assignment of nodes to parts, and amounts of memory as text."""
 
-import sys
-
 import dgl
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import parse_memory
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.partition.assign import assign_nodes, undirected_adjacency
-from tutorial_lib.partition.folder import resolve_method
+from tutorial_lib.partition.folder import method_name
 
 NOBODY = np.empty(0, np.int64)  # no training nodes
 
@@ -97,17 +95,9 @@ def test_invalid_method_or_number_of_parts(tmp_path):
         partition_dataset(tiny_dataset(), 2, tmp_path / "p", method="metis")
     assert "--method kaminpar" in caught.value.remedy
     with pytest.raises(InputError, match="there is no such file"):
-        resolve_method("missing.npy")
+        method_name("missing.npy")
     with pytest.raises(InputError, match="nodes into 0 parts"):
         partition_dataset(tiny_dataset(), 0, tmp_path / "p")
-
-
-def test_without_kaminpar_nodes_are_partitioned_at_random(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "kaminpar", None)
-    said: list[str] = []
-    done = partition_dataset(tiny_dataset(), 2, tmp_path / "p", log=said.append)
-    assert done.report.method == "random"
-    assert said[0].startswith("kaminpar is not installed for this Python")
 
 
 def test_parse_memory():

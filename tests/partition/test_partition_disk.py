@@ -49,7 +49,7 @@ def test_remains_of_killed_processes_are_removed(tmp_path, monkeypatch):
     (killed,) = tmp_path.glob(".q.*")
     assert (killed / "part0").is_dir()
     with lock_folder(tmp_path), monkeypatch.context() as patch:
-        patch.setattr("tutorial_lib.data.cache.WAIT_SECONDS", 0.1)
+        patch.setattr("tutorial_lib.files.WAIT_SECONDS", 0.1)
         with pytest.raises(WaitedTooLong, match=f"which is writing to {tmp_path}"):
             partition_dataset(tiny_dataset(), 2, tmp_path / "q", method="random")
     assert killed.exists()

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.tasks.node import NodeTask
 
 
@@ -20,13 +19,11 @@ class DegreeTask(NodeTask):
 
     name = "degree"
     score_name = "share within a factor of two"
+    num_outputs = 1
 
     def get_labels(self) -> Tensor:
         graph = self.shard.graph  # in a job, the server that holds a node computes its degree
         return graph.in_degrees(torch.arange(graph.num_nodes())).float().log1p()
-
-    def make_model(self) -> nn.Module:
-        return build_graphsage(self.config, self.features.shape[1], 1).to(self.placement.device)
 
     def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs

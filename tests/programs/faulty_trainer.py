@@ -15,7 +15,7 @@ from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 from dgl.distributed import node_split
 from torch.distributed.algorithms.join import Join
 
-from tutorial_lib.sampling.nodes import BatchLoader
+from tutorial_lib.sampling.loader import BatchLoader
 from tutorial_lib.trainer.session import open_session, serve_if_server
 
 

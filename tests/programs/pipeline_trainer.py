@@ -16,7 +16,7 @@ from torch import Tensor
 from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import FULL, BatchLoader
+from tutorial_lib.sampling.loader import FULL, BatchLoader
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.task import DistShard, graph_batches, layerwise_inference, make_adjacency_source

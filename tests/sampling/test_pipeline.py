@@ -20,9 +20,11 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.sampling import rpc
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, prefetch, sampling_thread
+from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, batch_executor, prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
-from tutorial_lib.trainer.config import parse_cache_size
+from tutorial_lib.tasks import check_loader
+from tutorial_lib.tools.options import complete_config
+from tutorial_lib.trainer.config import TrainConfig
 
 TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
 
@@ -102,7 +104,7 @@ def test_one_thread_prefetches_items(depth):
 
     found = prefetch(items(), depth)
     assert next(found) == 0
-    sampling_thread().submit(int).result()  # the thread has finished its work
+    batch_executor().submit(int).result()  # the thread has finished its work
     assert [number for number, *_ in made] == list(range(depth + 1))
     assert list(found) == [1, 2, 3, 4]
     ((thread, *counts),) = {tuple(settings) for _, *settings in made}
@@ -130,10 +132,11 @@ def test_prefetch_closes_failed_or_abandoned_generator():
 
 def test_parse_cache_size():
     with pytest.raises(InputError, match="--loader fast"):
-        parse_cache_size("fast", 0, "1GB")
+        check_loader(TrainConfig(loader="fast"), 0)
     with pytest.raises(InputError, match="--loader pipeline with --samplers 2 and --task node is not possible"):
-        parse_cache_size("pipeline", 2, "1GB")
-    assert (parse_cache_size("auto", 2, "0"), parse_cache_size("pipeline", 0, "1.5MB")) == (0, 1_500_000)
+        check_loader(TrainConfig(loader="pipeline"), 2)
+    for loader, samplers, cache, size in (("auto", 2, "0", 0), ("pipeline", 0, "1.5MB", 1_500_000)):
+        assert complete_config(TrainConfig(loader=loader), 0, "5", cache, samplers).cache == size
 
 
 @pytest.mark.cluster

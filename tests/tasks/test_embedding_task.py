@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tutorial_lib.job.folder import CheckpointOptions
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.job.train import run_single
-from tutorial_lib.sampling.nodes import BatchLoader
+from tutorial_lib.sampling.loader import BatchLoader
 from tutorial_lib.tasks.node import ROWS_PER_SEED, EmbeddingTask, new_embedding
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.task import LocalShard

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.models.rgcn import RGCN, RelationalLayer
 from tutorial_lib.partition import load_partition_folder, partition_dataset
-from tutorial_lib.sampling.nodes import BatchLoader
+from tutorial_lib.sampling.loader import BatchLoader
 from tutorial_lib.tasks.node import HeteroTask, learnable_embeddings
 from tutorial_lib.tasks.run import train_single
 from tutorial_lib.tasks.task import LocalShard, graph_batches, layerwise_inference

@@ -24,7 +24,7 @@ def test_typed_graph_is_refused_before_the_start(data_root, tmp_path, run_here):
     done = run_here("train", "--task", "link", *data, "--emulate", "2", "--out", "run")
     assert done.returncode == 2
     assert "synthetic-academic: --task link needs a graph with one type of nodes" in done.stderr
-    assert "--task hetero takes several types" in done.stderr
+    assert "Tasks for this data: hetero. " in done.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -48,7 +48,8 @@ def test_tasks_refuse_unsuitable_data(features, labels, masks, typed, suited, mo
             continue
         with pytest.raises(InputError, match=f"x: --task {name} needs (a graph|node|labels|train_mask, val)") as caught:
             check_data(name, facts)
-        assert "link needs no labels or masks. A column split in nodes.csv" in caught.value.remedy
+        others = ", ".join(task for task in TASKS if task in suited)
+        assert caught.value.remedy.startswith(f"Tasks for this data: {others}. A column split in nodes.csv")
 
 
 @pytest.mark.parametrize("name", ["node", "embedding"])

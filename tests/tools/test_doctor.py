@@ -11,8 +11,8 @@ from preflight_support import only_failure
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.launcher.findings import Finding
-from tutorial_lib.tools import prepare
-from tutorial_lib.tools.prepare import examine_machines
+from tutorial_lib.tools import before_job
+from tutorial_lib.tools.before_job import examine_machines
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
         ("import os; os.kill(os.getpid(), 9)", "fail", "killed by signal 9"),
         ("import time; time.sleep(100)", "fail", "did not end within 2 s"),
         ("print('note'); print('no library')", "ok", "no library"),
-        (prepare.IMPORT_CODE, "ok", "dgl 2.1.0 works with torch "),
+        (before_job.IMPORT_CODE, "ok", "dgl 2.1.0 works with torch "),
     ],
 )
 def test_trial_imports(code, status, detail):
-    finding = prepare.check_import(code, 2 if "sleep" in code else 60)
+    finding = before_job.check_import(code, 2 if "sleep" in code else 60)
     assert finding.status == status
     assert finding.detail.startswith(detail)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tutorial_lib.errors import InputError, JobError
-from tutorial_lib.tools.finished import explain, find_causes, find_logs, read_signatures
+from tutorial_lib.tools.after_job import explain, find_causes, find_logs, read_signatures
 
 ROOT = Path(__file__).parents[2]
 EFFECT = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer [10.0.0.2]:3\n"

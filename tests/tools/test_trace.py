@@ -10,7 +10,7 @@ import pytest
 from commands import read_events
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.tools.finished import trace
+from tutorial_lib.tools.after_job import trace
 from tutorial_lib.trainer.events import PHASES
 
 Spans = dict[tuple[str, str], list[tuple[str, float, float]]]

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from support.processes import fix_openmp, fork
 from tutorial_lib.errors import InputError
 from tutorial_lib.launcher.failure import first_sigterm
-from tutorial_lib.sampling.nodes import epoch_chunks
+from tutorial_lib.sampling.loader import epoch_chunks
 from tutorial_lib.tasks.task import Task
 from tutorial_lib.trainer.checkpoint import CheckpointManager
 from tutorial_lib.trainer.comm import equal_steps

@@ -6,7 +6,7 @@ import pytest
 import torch
 from commands import read_events
 
-from tutorial_lib.sampling.nodes import BatchLoader
+from tutorial_lib.sampling.loader import BatchLoader
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import TrainState

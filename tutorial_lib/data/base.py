@@ -175,10 +175,8 @@ def random_split(order: np.ndarray) -> np.ndarray:
 
 
 def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
-    """Return the data set unchanged, or raise an InputError that names the first problem.
-
-    DGL accepts several of these problems. Its servers then exit later, or the job trains on wrong data.
-    """
+    """Return the data set unchanged, or raise an InputError that names the first problem."""
+    # DGL accepts several of these problems. Its servers then exit later, or the job trains on wrong data.
     graph, name = dataset.structure, dataset.name
     sizes: dict[str | Relation, int] = {ntype: graph.num_nodes(ntype) for ntype in graph.ntypes}
     sizes |= {relation: graph.num_edges(relation) for relation in graph.canonical_etypes}

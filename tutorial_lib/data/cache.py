@@ -1,9 +1,7 @@
 """Caches of generated data sets and downloaded zip files below ``data/``."""
 
-import contextlib
 import json
 import os
-import secrets
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -12,26 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from tutorial_lib.errors import InputError, print_to_stderr
-from tutorial_lib.files import lock_folder
+from tutorial_lib.files import sibling_folder
 
 Arrays = dict[str, np.ndarray]
 NamedArrays = Iterator[tuple[str, np.ndarray]]
 QUIET_SCALE = 0.05  # up to this scale, generating takes at most two seconds, so no message is printed
 STEMS = {"amazon-computers": "amazon_co_buy_computer", "amazon-photo": "amazon_co_buy_photo"}  # DGL's file names
-WAIT_SECONDS = 7200.0  # for another process that writes the same files
-
-
-@contextlib.contextmanager
-def sibling_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder next to ``target``, and remove the folder afterwards. Other processes wait until then."""
-    with lock_folder(target.parent, WAIT_SECONDS) as is_locked:
-        folder = target.with_name(f".{target.name}.tmp{'' if is_locked else f'-{secrets.token_hex(4)}'}")
-        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
-        folder.mkdir()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool) -> None:

@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 from tutorial_lib.data.base import MASKS, Dataset
-from tutorial_lib.data.cache import fetch_zip, sibling_folder
-from tutorial_lib.files import lock_folder
+from tutorial_lib.data.cache import fetch_zip
+from tutorial_lib.files import lock_folder, sibling_folder
 
 # Size of the download, and license.
 OGB_DATASETS = {"ogbn-products": ("about 1.4 GB", "Amazon, as OGB states it"), "ogbn-arxiv": ("about 80 MB", "ODC-BY")}

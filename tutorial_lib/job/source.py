@@ -8,7 +8,7 @@ from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, check_dataset_argum
 from tutorial_lib.files import graph_name_of, replace_file
 from tutorial_lib.launcher.environment import package_digest
 from tutorial_lib.partition import Partition, load_partition_folder, partition_dataset
-from tutorial_lib.partition.folder import FORMAT_VERSION, Log, resolve_method
+from tutorial_lib.partition.folder import FORMAT, Log, method_name
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class DataSource:
     def partition(self, dataset: Dataset, parts: int, say: Log) -> Partition:
         """Write or reuse the partition in a folder of ``root/partitions``, whose name contains all of its inputs."""
         name_file = self._name_file(parts, features=dataset.num_features > 0 or not dataset.structure.is_homogeneous)
-        name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{resolve_method(self.method)}"
-        out = name_file.with_name(f"{name}-seed{self.seed}-v{FORMAT_VERSION}")
+        name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{method_name(self.method)}"
+        out = name_file.with_name(f"{name}-seed{self.seed}-v{FORMAT}")
         partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
         with replace_file(name_file) as file:
             file.write(out.name.encode())
@@ -69,7 +69,7 @@ class DataSource:
         stem = STEMS.get(self.name, self.name.replace("-", "_"))
         paths = [path, *path.rglob("*")] if path.exists() else [*root.glob(f"{stem}*"), *root.glob(f"{stem}/**/*")]
         files = sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in paths if file.is_file())
-        method = resolve_method(self.method)
+        method = method_name(self.method)
         options = (self.name, self.scale, self.seed, method, self.both_ways, parts, features, package_digest())
         digest = hashlib.sha256(repr((options, files)).encode()).hexdigest()
         return root / "partitions" / f".{digest[:32]}"

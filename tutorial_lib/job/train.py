@@ -28,7 +28,7 @@ from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.checks import find_versions
 from tutorial_lib.launcher.coordinator import MachineUse
 from tutorial_lib.partition import Partition, dataset_description
-from tutorial_lib.tasks import TASKS, check_data
+from tutorial_lib.tasks import TASKS, check_data, uses_pipeline
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import SCORES, phases_of
 
@@ -65,7 +65,7 @@ def run_distributed(
     manifest = partition.manifest
     info = manifest["dataset"]
     check_data(config.task, info)
-    if config.task == "link" and "edge_map.npy" not in manifest["files"]:
+    if TASKS[config.task].edge_ids and "edge_map.npy" not in manifest["files"]:
         _ = partition.edge_map  # raises an error
     settings = {"dataset": info["name"], "data fingerprint": manifest["fingerprint"][:16], "machines": count}
     settings |= {"trainers": layout.trainers, "partition": manifest["files"]["node_map.npy"]["sha256"][:16]}
@@ -105,7 +105,7 @@ def describe_training(
     partition: Partition, backend: Backend, layout: Layout, config: TrainConfig, run: Path, logs: Path
 ) -> DglJob:
     """Return the job of a training in the run folder ``run``."""
-    use_graphbolt = config.uses_pipeline(layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
+    use_graphbolt = uses_pipeline(config, layout.samplers) and partition.has_graphbolt and graphbolt_problem() is None
     # Pages of 2 MB (glibc 2.35) spare a trainer's first step 100,000 page faults.
     huge_pages = {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return layout.describe_job(

@@ -5,18 +5,16 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from tutorial_lib.data.base import MASKS, Dataset
-from tutorial_lib.data.cache import sibling_folder
 from tutorial_lib.data.tables import write_ids
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, write_json
+from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, sibling_folder, write_json
 
-FORMAT_VERSION = 1
+FORMAT = 1  # version of the files
 Log = Callable[[str], None]
 IdMap = np.ndarray | dict[str, np.ndarray]  # for each type if there are several
 
@@ -81,8 +79,8 @@ def dataset_description(dataset: Dataset) -> JsonObject:
     return description | dataset.info
 
 
-def resolve_method(method: str, log: Log = lambda _: None) -> str:
-    """Return the name of a method in manifests. ``random`` replaces a missing KaMinPar."""
+def method_name(method: str) -> str:
+    """Return the name of a method in manifests. For a file, it contains the beginning of the checksum."""
     if method.endswith(".npy"):
         if not (file := Path(method)).is_file():
             raise InputError(f"--method {method}: there is no such file")
@@ -90,9 +88,6 @@ def resolve_method(method: str, log: Log = lambda _: None) -> str:
     if method not in ("kaminpar", "random"):
         remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."
         raise InputError(f"the partition method {method} does not exist", remedy)
-    if method == "kaminpar" and find_spec("kaminpar") is None:
-        log("kaminpar is not installed for this Python, so the nodes are partitioned at random")
-        return "random"
     return method
 
 
@@ -110,12 +105,10 @@ def partition_dataset(
         log: receives one sentence for each stage.
     """
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
-    resolved = resolve_method(method, log)
-    n = dataset.structure.num_nodes()
+    name, n = method_name(method), dataset.structure.num_nodes()
     if not 1 <= parts <= n:
         raise InputError(f"cannot cut {n} nodes into {parts} parts")
-    inputs = {"format": FORMAT_VERSION, "fingerprint": dataset.fingerprint(), "parts": parts}
-    inputs |= {"method": resolved, "seed": seed}
+    inputs = {"format": FORMAT, "fingerprint": dataset.fingerprint(), "parts": parts, "method": name, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, inputs, log)
     if os.path.ismount(out):
@@ -124,7 +117,7 @@ def partition_dataset(
         out.parent.mkdir(parents=True, exist_ok=True)
         with sibling_folder(out) as folder:
             try:
-                manifest = _write_folder(dataset, inputs, method if method.endswith(".npy") else resolved, folder, log)
+                manifest = _write_folder(dataset, inputs, method, folder, log)
             except Exception:
                 # numpy, DGL and torch report a full disk in different ways. This write raises the kernel's error.
                 (folder / "probe").write_bytes(bytes(1 << 20))
@@ -166,11 +159,15 @@ def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Pat
     train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
     cut_share = num_cut / graph.num_edges()
     report = PartitionReport(parts, inputs["method"], nodes, edges, train_nodes, halo_nodes, num_cut, cut_share)
-    manifest = inputs | {"graph_name": name} | ({} if graph.is_homogeneous else {"types": type_counts(dataset)})
-    manifest |= {"dataset": dataset_description(dataset), "report": asdict(report)}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest["files"] = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+    records = [{"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files]
+    manifest = {
+        **inputs,
+        "graph_name": name,
+        **({} if graph.is_homogeneous else {"types": type_counts(dataset)}),
+        "dataset": dataset_description(dataset),
+        "report": asdict(report),
+        "files": dict(zip((str(path.relative_to(folder)) for path in files), records, strict=True)),
     }
     write_json(folder / "manifest.json", manifest)
     return manifest

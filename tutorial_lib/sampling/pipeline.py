@@ -27,7 +27,7 @@ from torch import Tensor
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import Batch, Loader, read_rows
+from tutorial_lib.sampling.loader import Batch, Loader, read_rows
 from tutorial_lib.sampling.rpc import NeighborSampler
 
 Item = TypeVar("Item")
@@ -35,7 +35,7 @@ CLOSE_SECONDS = 10
 
 
 @lru_cache
-def sampling_thread() -> ThreadPoolExecutor:
+def batch_executor() -> ThreadPoolExecutor:
     # One OpenMP thread, because a new thread starts with the default and would take cores from the training.
     return ThreadPoolExecutor(1, "batches", initializer=lambda: (torch.set_num_threads(1), set_num_threads(1)))
 
@@ -43,7 +43,7 @@ def sampling_thread() -> ThreadPoolExecutor:
 def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
     """Yield the items of a generator that runs in the sampling thread and makes ``depth`` items ahead of their use."""
     sentinel = object()
-    submit: Any = partial(sampling_thread().submit, next, items, sentinel)
+    submit: Any = partial(batch_executor().submit, next, items, sentinel)
     pending = deque([submit()])
     try:
         while (item := pending.popleft().result()) is not sentinel:
@@ -56,7 +56,7 @@ def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, 
             future.cancel()
         # The caller may use the connection to the servers as soon as this returns. At exit no thread can be started.
         with suppress(RuntimeError):
-            wait([*pending, sampling_thread().submit(items.close)], CLOSE_SECONDS)
+            wait([*pending, batch_executor().submit(items.close)], CLOSE_SECONDS)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from tutorial_lib.errors import InputError
+from tutorial_lib.trainer.config import TrainConfig
 
 
 class TaskEntry(NamedTuple):
@@ -16,11 +17,13 @@ class TaskEntry(NamedTuple):
     features: bool = True  # ``feat`` of the nodes
     labels: bool = True
     masks: bool = True  # ``train_mask``, ``val_mask`` and ``test_mask``
+    edge_ids: bool = False  # original IDs of the edges, which large partitions do not have
+    pipeline: bool = False  # batches of ``sampling.pipeline``, from adjacency without the numbers of the edges
 
 
 TASKS = {  # the first is the default
-    "node": TaskEntry("node", "NodeTask"),
-    "link": TaskEntry("link", "LinkTask", labels=False, masks=False),
+    "node": TaskEntry("node", "NodeTask", pipeline=True),
+    "link": TaskEntry("link", "LinkTask", labels=False, masks=False, edge_ids=True),
     "embedding": TaskEntry("node", "EmbeddingTask", features=False),
     "hetero": TaskEntry("node", "HeteroTask", typed=True),
 }
@@ -31,20 +34,37 @@ def check_task(name: str) -> None:
         raise InputError(f"unknown task {name!r}", f"Use one of {', '.join(TASKS)}.")
 
 
-def check_data(name: str, facts: Mapping[str, object]) -> None:
-    """Raise an InputError if a data set, given by its ``partition.dataset_description``, does not suit the task."""
-    check_task(name)
-    task = TASKS[name]
+def unmet_needs(task: TaskEntry, facts: Mapping[str, object]) -> list[str]:
     needs = {
         f"a graph with {'several types' if task.typed else 'one type'} of nodes": task.typed == ("target" in facts),
         "node features": task.typed or not task.features or facts["num_features"],
         "labels": not task.labels or facts["num_classes"],
         "train_mask, val_mask and test_mask": not task.masks or facts.get("masks", True),  # not in older manifests
     }
-    if missing := [need for need, met in needs.items() if not met]:
+    return [need for need, met in needs.items() if not met]
+
+
+def check_data(name: str, facts: Mapping[str, object]) -> None:
+    """Raise an InputError if a data set, given by its ``partition.dataset_description``, does not suit the task."""
+    check_task(name)
+    if missing := unmet_needs(TASKS[name], facts):
         text = f"{facts['name']}: --task {name} needs {' and '.join(missing)}"
-        remedy = "--task hetero takes several types, embedding needs no features, and link needs no labels or masks."
-        raise InputError(text, f"{remedy} A column split in nodes.csv makes masks, see docs/own-graph.md.")
+        suited = ", ".join(other for other, task in TASKS.items() if not unmet_needs(task, facts)) or "none"
+        remedy = f"Tasks for this data: {suited}. A column split in nodes.csv makes masks, see docs/own-graph.md."
+        raise InputError(text, remedy)
+
+
+def uses_pipeline(config: TrainConfig, samplers: int = 0) -> bool:
+    """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
+    return TASKS[config.task].pipeline and config.loader != "dgl" and not samplers
+
+
+def check_loader(config: TrainConfig, samplers: int) -> None:
+    """Raise an InputError for a loader that is not possible."""
+    if config.loader not in ("auto", "dgl", *["pipeline"] * uses_pipeline(config, samplers)):
+        tasks = " or ".join(name for name, task in TASKS.items() if task.pipeline)
+        text = f"--loader {config.loader} with --samplers {samplers} and --task {config.task} is not possible"
+        raise InputError(text, f"Use --loader auto, dgl or, for --task {tasks} without sampler processes, pipeline.")
 
 
 def get_task_class(name: str) -> Any:

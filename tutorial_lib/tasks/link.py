@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block, build_graphsage
-from tutorial_lib.sampling.nodes import FULL, Batch, Loader, Store
+from tutorial_lib.sampling.loader import FULL, Batch, Loader, Store
 from tutorial_lib.tasks.task import TEST, TRAIN, VAL, Shard, Task, layerwise_inference
 from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_original_id, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -192,13 +192,11 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
 
 def edge_ranks(h: Store, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Tensor:
-    """Return the rank (B,) of each edge among the pairs of its source with the negatives (K,), positions in ``h``.
-
-    The best rank is 1, and a tie counts one half. The source and the destination of an edge are no negatives of it.
-    """
+    """Return the rank (B,) of each edge, from 1, among its source's pairs with ``negatives`` (K,), rows of ``h``."""
     src, dst = edges
     h_src = h[src]
     positive, negative = (h_src * h[dst]).sum(1, keepdim=True), h_src @ h[negatives].T
+    # The source and the destination of an edge are no negatives of it. A tie counts one half.
     allowed = (negatives != src[:, None]) & (negatives != dst[:, None])
     better, equal = ((comparison & allowed).sum(1) for comparison in (negative > positive, negative == positive))
     return 1 + better + 0.5 * equal

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import Block, FirstLayer, build_graphsage
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
-from tutorial_lib.sampling.nodes import Batch, BatchLoader, Store, read_rows
+from tutorial_lib.sampling.loader import Batch, BatchLoader, Store, read_rows
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
+from tutorial_lib.tasks import uses_pipeline
 from tutorial_lib.tasks.task import Shard, Task, graph_batches, layerwise_inference, make_adjacency_source, score_nodes
 from tutorial_lib.trainer.comm import barrier, equal_steps, get_rank
 from tutorial_lib.trainer.config import TrainConfig
@@ -29,9 +30,10 @@ NodeInputs = tuple[list[Block], Tensor | FirstLayer | dict[str, Tensor], Tensor]
 
 
 class NodeTask(Task[Batch, NodeInputs]):
-    """Classify nodes. Overridable: ``get_features``, ``get_labels``, ``make_model`` and ``predict_and_compare``."""
+    """Classify nodes. Subclasses may define ``num_outputs``, ``get_features``, ``get_labels`` and so on."""
 
     name = "node"
+    num_outputs: int | None = None  # outputs of the model for each node. None: one for each class of the data set
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         super().__init__(shard, config)
@@ -41,7 +43,7 @@ class NodeTask(Task[Batch, NodeInputs]):
         self.split = {f"{split}_nodes": len(ids) for split, ids in nodes.items()}
         self.pipeline = None
         local = getattr(shard.graph, "local_partition", None) is not None  # the servers share their memory
-        if local and config.uses_pipeline(int(os.environ.get("DGL_NUM_SAMPLER", 0))) and not self.embeddings:
+        if local and uses_pipeline(config, int(os.environ.get("DGL_NUM_SAMPLER", 0))) and not self.embeddings:
             settings = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead}
             self.pipeline = Pipeline.from_graph(shard.graph, self.features, self.labels, **settings)
         self.train_loader, self.val_loader = self._loader(nodes["train"], train=True), self._loader(nodes["val"])
@@ -53,7 +55,8 @@ class NodeTask(Task[Batch, NodeInputs]):
         return self.shard.data["label"]
 
     def make_model(self) -> nn.Module:
-        return build_graphsage(self.config, self.features.shape[1], self.shard.num_classes).to(self.placement.device)
+        outputs = self.num_outputs or self.shard.num_classes
+        return build_graphsage(self.config, self.features.shape[1], outputs).to(self.placement.device)
 
     def predict_and_compare(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the prediction for each row of the model's outputs, and whether it agrees with the label."""

@@ -1,7 +1,4 @@
-"""The interface of a task, the part of a graph that one process computes, and exact inference over all neighbors.
-
-Inference stores each layer for all nodes. Sampling hop by hop would compute a popular node once for each batch.
-"""
+"""The interface of a task, the part of a graph that one process computes, and exact inference over all neighbors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -17,7 +14,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.nodes import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
+from tutorial_lib.sampling.loader import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
 from tutorial_lib.sampling.pipeline import prefetch
 from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_original_id, sum_over_ranks
@@ -188,8 +185,9 @@ def layerwise_inference(
 ) -> Store:
     """Return the outputs of the model for all nodes of the type ``shard.target``, a store of shape (N, outputs).
 
-    Each process computes rows of its own machine, because a write to another machine returns before it has happened,
-    and no barrier waits for it. ``last`` is applied to the output of the last layer.
+    Each layer is computed for all nodes. Batches of all hops would compute a popular node once for each batch. Each
+    process computes rows of its own machine, because a write to another machine returns before it has happened, and no
+    barrier waits for it. ``last`` is applied to the output of the last layer.
     """
     x, y = features, dict[str, Store]()  # inputs and outputs of a layer
     typed, layers = isinstance(features, Mapping), len(model.layers)

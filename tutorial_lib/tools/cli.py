@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 from tutorial_lib.errors import TutorialError, print_to_stderr, printable
 from tutorial_lib.job.folder import continue_command
 from tutorial_lib.launcher.failure import JobFailed, describe_interruption
-from tutorial_lib.tools import finished, jobs, machines, plan, prepare, submit  # noqa: F401  each adds its commands
+from tutorial_lib.tools import after_job, before_job, jobs, machines, plan, submit  # noqa: F401  each adds its commands
 from tutorial_lib.tools.options import run_command
 
 
@@ -67,12 +67,9 @@ def print_failure(error: TutorialError) -> int:
 
 
 class LastingFile(io.FileIO):
-    """A file whose writes never fail, because a long job must not end when nobody reads its output any more.
+    """A file whose writes never fail, because a long job must not end when nobody reads its output any more."""
 
-    ``lost`` has the reason if output was lost on a full disk. It stays empty if a reader or a terminal is gone.
-    """
-
-    lost = ""
+    lost = ""  # the reason if output was lost on a full disk. It stays empty if a reader or a terminal is gone
 
     def write(self, data: Buffer, /) -> int:
         try:
@@ -87,23 +84,17 @@ class LastingFile(io.FileIO):
 
 
 def lasting_stream(replaced: object, descriptor: int) -> io.TextIOWrapper:
-    """Return a stream that never fails and writes any text in any locale.
-
-    ``replaced`` is the stream that the new one replaces, or None if the descriptor was closed at the start.
-    """
+    """Return a stream that never fails and writes any text. ``replaced`` is None for a descriptor that is closed."""
     by_line = any(getattr(replaced, name, True) for name in ("line_buffering", "write_through"))
     file = io.BufferedWriter(LastingFile(descriptor, "w", closefd=False))
     return io.TextIOWrapper(file, getattr(replaced, "encoding", "utf-8"), "backslashreplace", line_buffering=by_line)
 
 
 def install_signal_handlers() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP unwind this program, unless the parent process has made it ignore them.
-
-    A signal during an import waits for its end, because packages catch exceptions around their imports and the signal
-    would be lost.
-    """
+    """Let SIGINT, SIGTERM and SIGHUP unwind this program, unless the parent process has made it ignore them."""
 
     def handler(signum: int, frame: FrameType | None) -> None:
+        # During an import, a signal would be lost, because packages catch exceptions around their imports.
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
             frame = frame.f_back
         if frame is not None:
@@ -112,8 +103,7 @@ def install_signal_handlers() -> None:
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt
         else:
-            # A second SIGTERM ends the process at once. A second SIGHUP does not, because the shell and the kernel
-            # each send one when a terminal is closed.
+            # A second SIGTERM ends the process. The shell and the kernel each send SIGHUP for a closed terminal.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             sys.exit(128 + signum)

@@ -11,11 +11,12 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 
 from tutorial_lib.errors import InputError, check_trust
-from tutorial_lib.files import JsonObject, read_json
+from tutorial_lib.files import JsonObject, parse_memory, read_json
 from tutorial_lib.job.folder import OPTIONS_FILE
 from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.launcher.backends.persistent import PersistentBackend
-from tutorial_lib.trainer.config import TrainConfig, parse_cache_size
+from tutorial_lib.tasks import check_loader
+from tutorial_lib.trainer.config import TrainConfig
 
 PROGRAM = "python -m tutorial_lib"
 LARGEST = 2**31 - 1  # the largest number that C++ code accepts
@@ -29,7 +30,6 @@ MACHINE_OPTIONS = {"emulate", "on", "machines", "single_process", "ip_config", "
 SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(SshMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*SSH_OPTIONS, "root"}
-NOT_RECALLED = {"resume", "out", "trust"}
 LayoutType = TypeVar("LayoutType", bound=Layout)
 
 
@@ -99,8 +99,8 @@ def complete_config(
         message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
         raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors)")
     hops = tuple(map(int, fanouts.split(",")))
-    cache_bytes = parse_cache_size(config.loader, samplers, cache, config.task)
-    return replace(config, seed=seed, fanouts=hops, cache=cache_bytes)
+    check_loader(config, samplers)
+    return replace(config, seed=seed, fanouts=hops, cache=0 if cache.strip() == "0" else parse_memory(cache))
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[..., object], BoundArguments, JsonObject]:
@@ -134,11 +134,7 @@ def end_options(words: Sequence[str]) -> list[str]:
 
 
 def run_command(words: Sequence[str]) -> None:
-    """Run a command line. With ``--resume``, the options of the earlier start are added to it.
-
-    Options that are given again replace the earlier ones, and new machines replace the earlier ones and their options.
-    Values that could run programs are used only with ``--trust`` or after a question.
-    """
+    """Run a command line. ``--resume`` adds the earlier options, except given ones and those of replaced machines."""
     command, bound, options = parse(words)
     if options.get("resume") and "out" not in options:
         raise InputError("--resume needs --out, the folder of the run to continue")
@@ -147,7 +143,7 @@ def run_command(words: Sequence[str]) -> None:
         remedy = "Give this option again, or leave out --resume and use another --out."
         stored = read_json(path, dict[str, bool | int | float | str], remedy)
         replaced = {*MACHINE_OPTIONS, *SSH_OPTIONS, "own_disks", "wire"} if options.keys() & MACHINE_OPTIONS else ()
-        dropped = {*options, *NOT_RECALLED, *replaced}
+        dropped = {*options, "resume", "out", "trust", *replaced}
         earlier = [f"--{name}={value}" for name, value in stored.items() if name.replace("-", "_") not in dropped]
         try:
             command, bound, merged = parse([words[0], *earlier, *words[1:]])
@@ -164,10 +160,7 @@ def options_to_store(options: JsonObject) -> JsonObject:
 
 
 def choose_machines(layout: LayoutType, ssh: SshMachines | None, options: JsonObject) -> LayoutType:
-    """Return the layout with the machines that the given options choose, by default two emulated machines.
-
-    With ``--on``, ``emulate`` becomes the number of the running machines.
-    """
+    """Return the layout with the machines that the given options choose, by default two emulated machines."""
     other_places = (MACHINE_OPTIONS - {"emulate", "on"}) & options.keys()
     if SSH_OPTIONS & options.keys():
         other_places.add("ip_config")
@@ -180,6 +173,6 @@ def choose_machines(layout: LayoutType, ssh: SshMachines | None, options: JsonOb
         remedy = f"For running machines: {PROGRAM} machines wire all 1gbit, or machines start 2 --own-disks"
         raise InputError("--wire and --own-disks are for new emulated machines; they need --emulate N", remedy)
     emulate = options.get("emulate", None if other_places else 2)
-    if layout.on is not None:
+    if layout.on is not None:  # the number of the running machines
         emulate = len(PersistentBackend(layout.on, options.get("emulate")).machines)
     return replace(layout, emulate=emulate, ssh_machines=ssh)

@@ -1,13 +1,11 @@
-"""``plan``: the memory, the traffic and the time of a training job from a few numbers of its graph.
-
-The constants were fitted to runs of ``train`` on synthetic-products with two cores (``benchmarks/plan.py``).
-"""
+"""``plan``: memory, traffic and time of a job from numbers of its graph, as fitted to runs (benchmarks/plan.py)."""
 
 import json
 import math
 import os
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from operator import mul
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -15,6 +13,7 @@ from cyclopts import Parameter
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import parse_wire
+from tutorial_lib.tasks import uses_pipeline
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
 from tutorial_lib.trainer.config import TrainConfig
@@ -31,6 +30,7 @@ COPY_BYTES_PER_SECOND, REQUEST_SECONDS, SECONDS_PER_PEER = 330e6, 3.5e-3, 1.5e-3
 FLOPS, EDGES_PER_SECOND, CORE_EXPONENT = 85e9, 7e6, 0.85  # n cores are n ** CORE_EXPONENT times as fast as one core
 CUT_OF_TWO_PARTS, CUT_EXPONENT = 0.038, 1.1  # the share of cut edges grows with a power of log2(parts)
 NEW_SHARE, DEGREE_SHAPE, MISS_EXPONENT = 0.85, 0.7, 3  # of neighbors, of a gamma distribution, of the uncached share
+Batch = tuple[list[float], float, float]  # nodes after each hop, edges, and those that end on other machines
 CORES = len(os.sched_getaffinity(0))
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
 
@@ -62,6 +62,14 @@ class Job:
         if self.val < 0 or self.train + self.val > self.nodes:
             split = f"{self.train:,} training and {self.val:,} validation nodes"
             raise InputError(f"{split} exceed the {self.nodes:,} nodes")
+
+    @property
+    def steps(self) -> int:  # of a rank in an epoch
+        return math.ceil(self.train / (self.machines * self.trainers) / self.config.batch_size)
+
+    @property
+    def widths(self) -> list[int]:  # of the inputs, and of the outputs of each layer
+        return [self.width, *[self.config.hidden_size] * (len(self.config.fanouts) - 1), self.classes]
 
 
 @dataclass(frozen=True)
@@ -114,70 +122,82 @@ def distinct(samples: float, population: float) -> float:
 def estimate(job: Job) -> Estimate:
     """Return the estimated needs of a job, or raise an InputError if a number is not possible."""
     job.check_values()
-    config, n = job.config, job.nodes
-    row_bytes, world_size = 4 * job.width, job.machines * job.trainers
-    steps, epochs = math.ceil(job.train / world_size / config.batch_size), max(1, config.epochs)
-    degree, remote_nodes = job.edges / n, n * (1 - 1 / job.machines)
     assumed_cut = CUT_OF_TWO_PARTS * math.log2(job.machines) ** CUT_EXPONENT
     cut = min(1 - 1 / job.machines, assumed_cut if job.cut is None else job.cut)
-    widths = [job.width, *[config.hidden_size] * (len(config.fanouts) - 1), job.classes]
+    batch = batch_sizes(job, cut)
+    cache = job.nodes * (1 - 1 / job.machines) * (4 * job.width + 4 * job.edges / job.nodes)
+    cached = min(job.config.cache, cache) if uses_pipeline(job.config) else 0.0
+    rows, sent, job_bytes, gradients = traffic(job, batch, cut, cached / cache if cache else 1.0)
+    seconds = {name: job.steps * value for name, value in step_seconds(job, batch, rows["fetched"], gradients).items()}
+    memory = memory_bytes(job, batch, cut, cached)
+    return Estimate(memory, cut, job.steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
 
-    # A batch: the nodes of each hop, all sampled edges, and those of them that end on other machines.
-    nodes = [job.train / world_size / steps]
-    edges = remote_edges = 0.0
-    for hop, fanout in enumerate(reversed(config.fanouts), start=1):
+
+def batch_sizes(job: Job, cut: float) -> Batch:
+    n, degree, seeds = job.nodes, job.edges / job.nodes, job.train / (job.machines * job.trainers) / job.steps
+    nodes, edges, remote_edges = [seeds], 0.0, 0.0
+    for hop, fanout in enumerate(reversed(job.config.fanouts), start=1):
         sampled = nodes[-1] * max(1.0, degree if fanout < 0 else min(fanout, degree))
         edges += sampled
         remote_edges += sampled * (1 - (1 - cut) ** hop)
-        nodes.append(min(n, nodes[0] + distinct(NEW_SHARE * edges, n)))
-    remote = min(nodes[-1], distinct(remote_edges, remote_nodes))
-    layers = list(zip(nodes, pairwise(reversed(widths)), strict=False))  # rows and width of outputs, width of inputs
+        nodes.append(min(n, seeds + distinct(NEW_SHARE * edges, n)))
+    return nodes, edges, remote_edges
 
-    # The traffic: each rank fetches a remote row once, and again if there is no room for it in the cache.
-    cache = remote_nodes * (row_bytes + 4 * degree)
-    cached_bytes = min(config.cache, cache) if config.uses_pipeline() else 0.0
-    missed = (1 - cached_bytes / cache) ** MISS_EXPONENT if remote_nodes else 0.0
-    batches = steps * (1 + job.val / job.train)  # with those of the validation
+
+def traffic(job: Job, batch: Batch, cut: float, cached: float) -> tuple[dict[str, float], float, float, float]:
+    """Return the rows of a step, and the bytes of an epoch, of the job, and of a step's gradients per machine."""
+    (*_, inputs), _, remote_edges = batch
+    ranks, epochs = job.machines * job.trainers, max(1, job.config.epochs)
+    remote_nodes = job.nodes * (1 - 1 / job.machines)
+    batches = job.steps * (1 + job.val / job.train)  # with those of the validation
+    missed = (1 - cached) ** MISS_EXPONENT
+    remote = min(inputs, distinct(remote_edges, remote_nodes))
+    # A rank fetches a remote row once, and again if there is no room for it in the cache.
     first_fetches = min(remote, distinct(epochs * batches * remote_edges, remote_nodes) / epochs / batches)
     fetched = first_fetches + (remote - first_fetches) * missed
-    pulled = fetched * (row_bytes + ID_BYTES)
-    parameters = sum(2 * a * b + b for a, b in pairwise(widths))
-    gradients = 8 * (world_size - 1) / world_size * parameters if job.machines > 1 else 0.0
-    sent = world_size * batches * pulled + job.machines * steps * gradients
+    parameters = sum(2 * a * b + b for a, b in pairwise(job.widths))
+    gradients = 8 * (ranks - 1) / ranks * parameters if job.machines > 1 else 0.0
+    sent = ranks * batches * (fetched * (4 * job.width + ID_BYTES)) + job.machines * job.steps * gradients
     halo_fetches = (1 + missed) * distinct(cut * job.edges / job.machines, remote_nodes)
-    job_bytes = epochs * sent + world_size * halo_fetches * sum(4 * width + ID_BYTES for width in widths[:-1])
+    evaluation = ranks * halo_fetches * sum(4 * width + ID_BYTES for width in job.widths[:-1])
+    return {"input": inputs, "remote": remote, "fetched": fetched}, sent, epochs * sent + evaluation, gradients
 
-    # The memory. Servers store the outputs of two layers in the evaluation. Trainers map the memory of their server.
+
+def memory_bytes(job: Job, batch: Batch, cut: float, cached: float) -> dict[str, float]:
+    """Return the memory of each process and of the machines. Trainers map the memory of their server."""
+    config, n, widths, nodes = job.config, job.nodes, job.widths, batch[0]
     stored = 1.05 * job.edges / job.machines * (1 + cut)
-    features = 1.05 * row_bytes * n / job.machines
+    features = 1.05 * (4 * job.width) * n / job.machines
+    # In the evaluation, servers store the outputs of two layers.
     outputs = 1.05 * 4 * n / job.machines * max(map(sum, pairwise(widths[1:])), default=job.classes)
-    loading, loaded = BYTES_PER_SERVER_EDGE["pipeline" if config.uses_pipeline() else "dgl"]
+    loading, loaded = BYTES_PER_SERVER_EDGE["pipeline" if uses_pipeline(config) else "dgl"]
     structure = max(stored * loading, stored * loaded + outputs)
     server = SERVER_BYTES + BYTES_PER_SERVER_NODE * n / job.machines + features + structure
-    trained = ACTIVATION_BYTES * sum(size * b for size, (b, _) in layers) + row_bytes * nodes[-1] * (2 + config.ahead)
-    evaluated = 5 * config.hidden_size * min(n, config.eval_batch_size * (1 + degree))
+    activations = ACTIVATION_BYTES * sum(map(mul, nodes, reversed(widths[1:])))
+    trained = activations + 4 * job.width * nodes[-1] * (2 + config.ahead)
+    evaluated = 5 * config.hidden_size * min(n, config.eval_batch_size * (1 + job.edges / n))
     adjacency = BYTES_PER_TRAINER_EDGE * stored + BYTES_PER_TRAINER_NODE * n
-    private = TRAINER_BYTES + adjacency + cached_bytes + max(trained, evaluated)
+    private = TRAINER_BYTES + adjacency + cached + max(trained, evaluated)
     trainer = private + (features + outputs) / job.trainers + 4 * stored
     machine = server + job.trainers * (private - SHARED_BYTES)
     total = COMMAND_BYTES + job.machines * machine
     partition = COMMAND_BYTES + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
-    memory = {"server": server, "trainer": trainer, "machine": machine, "all machines": total}
-    memory["partitioning"] = partition
+    return {"server": server, "trainer": trainer, "machine": machine, "all machines": total, "partitioning": partition}
 
-    # The seconds of a step. Batches are prepared while others are computed.
+
+def step_seconds(job: Job, batch: Batch, fetched: float, gradients: float) -> dict[str, float]:
+    """Return the seconds of a step by activity. Batches are prepared while others are computed."""
+    (nodes, edges, _), widths, pulled = batch, job.widths, fetched * (4 * job.width + ID_BYTES)
     cores = job.cores / job.trainers / (job.machines if job.together else 1)  # cores of a trainer
-    computing = 12 * sum(size * a * b for size, (a, b) in layers) / FLOPS / min(cores, max(1.0, cores) ** CORE_EXPONENT)
+    products = map(math.prod, zip(nodes, reversed(widths[1:]), reversed(widths[:-1]), strict=False))
+    computing = 12 * sum(products) / FLOPS / min(cores, max(1.0, cores) ** CORE_EXPONENT)
     requests = len(widths) * (REQUEST_SECONDS + SECONDS_PER_PEER * (job.machines - 1)) if pulled else 0.0
     sampling = (edges / EDGES_PER_SECOND + pulled / COPY_BYTES_PER_SECOND + requests) / min(1.0, cores)
     rate = (job.wire or UNSHAPED_BITS_PER_SECOND) * LINK_EFFICIENCY / 8
     link = job.trainers * pulled / rate
-    if config.uses_pipeline() and config.ahead > 0:
-        link -= min(link, computing + sampling) * (steps - 1) / steps
-    parts = {"computing": computing, "sampling": sampling, "link": link, "gradients": gradients / rate}
-    seconds = {name: steps * value for name, value in parts.items()}
-    rows = {"input": nodes[-1], "remote": remote, "fetched": fetched}
-    return Estimate(memory, cut, steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
+    if uses_pipeline(job.config) and job.config.ahead > 0:
+        link -= min(link, computing + sampling) * (job.steps - 1) / job.steps
+    return {"computing": computing, "sampling": sampling, "link": link, "gradients": gradients / rate}
 
 
 def job_sizes(source: DataSource) -> dict[str, int]:

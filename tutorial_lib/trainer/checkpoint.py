@@ -11,10 +11,10 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -23,12 +23,27 @@ from torch.optim import Optimizer
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject, fsync_path, sha256_of, write_json
+from tutorial_lib.sampling.loader import Loader
 from tutorial_lib.trainer import manifest as manifests
 from tutorial_lib.trainer.comm import all_gather, barrier, broadcast, gather, get_rank
-from tutorial_lib.trainer.events import Emit, no_events
+from tutorial_lib.trainer.events import Emit, OnBatch, no_events
 from tutorial_lib.trainer.manifest import EpochResult, FileRecord, Manifest, remove_checkpoint
 
 Result = TypeVar("Result")
+
+
+class Trainable(Protocol):
+    """What a training needs of a ``tasks.task.Task``, which documents these members."""
+
+    score_name: ClassVar[str]
+    train_loader: Loader
+    embeddings: Mapping[str, Any]
+    sparse_optimizers: Sequence[Any]
+
+    def inputs(self, batch: Any) -> Any: ...
+    def loss(self, model: nn.Module, inputs: Any) -> tuple[Tensor, int]: ...
+    def traffic(self, batch: Any, inputs: Any) -> tuple[int, int]: ...
+    def validate(self, model: nn.Module, on_batch: OnBatch = ..., *, epoch: int) -> float: ...
 
 
 @dataclass
@@ -65,7 +80,7 @@ class CheckpointManager:
         self.machine = os.environ.get("TUTORIAL_MACHINE", "machine-0")
         self.rows_file = f"embeddings-{self.machine}.safetensors"
 
-    def load_latest(self, model: nn.Module, optimizer: Optimizer, task: Any) -> TrainState:
+    def load_latest(self, model: nn.Module, optimizer: Optimizer, task: Trainable) -> TrainState:
         """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
         if not self.resume:
             return TrainState()
@@ -102,7 +117,7 @@ class CheckpointManager:
         self.emit("resumed", **state.position(), **({"damaged": damaged} if damaged else {}))
         return state
 
-    def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: Any, *, last: bool) -> None:
+    def save(self, state: TrainState, model: nn.Module, optimizer: Optimizer, task: Trainable, *, last: bool) -> None:
         """Write a checkpoint if ``last`` is true or enough epochs are finished. All ranks call it between two steps."""
         if not last and state.epoch % self.every:
             return
@@ -129,7 +144,7 @@ class CheckpointManager:
             manifests.remove_checkpoints(self.folder, keep)
         self.emit("checkpoint", **state.position())
 
-    def _stores(self, task: Any) -> dict[str, Tensor]:
+    def _stores(self, task: Trainable) -> dict[str, Tensor]:
         """Return the embeddings and the state of their optimizers that the first trainer saves for its machine."""
         if not self.first_of_machine:
             return {}

@@ -2,8 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, parse_memory
+from tutorial_lib.files import JsonObject
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,3 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, values: JsonObject) -> "TrainConfig":
         return cls(**{**values, "fanouts": tuple(values["fanouts"])})
-
-    def uses_pipeline(self, samplers: int = 0) -> bool:
-        """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
-        return self.task == "node" and self.loader != "dgl" and not samplers
-
-
-def parse_cache_size(loader: str, samplers: int, cache: str, task: str = "node") -> int:
-    """Return the bytes of ``cache`` ("256MB", "0"), or raise an InputError for a loader that is not possible."""
-    if loader not in ("auto", "dgl", "pipeline") or (loader == "pipeline" and (samplers or task != "node")):
-        remedy = "Use --loader auto, dgl or, for --task node without sampler processes, pipeline."
-        raise InputError(f"--loader {loader} with --samplers {samplers} and --task {task} is not possible", remedy)
-    return 0 if cache.strip() == "0" else parse_memory(cache)

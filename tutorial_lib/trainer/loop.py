@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed, seed_dgl
 from tutorial_lib.files import JsonObject
 from tutorial_lib.sampling.rpc import SampleRequest, receive_responses
-from tutorial_lib.trainer.checkpoint import CheckpointManager, TrainState
+from tutorial_lib.trainer.checkpoint import CheckpointManager, Trainable, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import SCORES, Emit, ProgressReporter, StepTimer, no_events, span
@@ -88,17 +88,14 @@ def seed_servers(seed: int, epoch: int) -> None:
 def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    task: Any,
+    task: Trainable,
     state: TrainState,
     *,
     seed: int = 0,
     emit: Emit = no_events,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before.
-
-    All ranks take equally many steps, because every one takes part in every exchange of gradients.
-    """
+    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before."""
     model.train()
     epoch, steps = len(state.epochs), len(task.train_loader)
     optimizers = [optimizer, *task.sparse_optimizers]
@@ -138,7 +135,7 @@ def check_finite(loss: float, epoch: int, step: int) -> float:
 
 
 def fit(
-    model: nn.Module, task: Any, config: TrainConfig, *, emit: Emit, checkpoints: CheckpointManager | None = None
+    model: nn.Module, task: Trainable, config: TrainConfig, *, emit: Emit, checkpoints: CheckpointManager | None = None
 ) -> list[EpochResult]:
     """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)

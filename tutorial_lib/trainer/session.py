@@ -31,11 +31,8 @@ class Session(NamedTuple):
 
 
 def serve_if_server(*, graphbolt: bool = False) -> None:
-    """Serve until the job ends and then exit if this process is a DGL server. Otherwise return.
-
-    If the job starts its processes with a ``forkserver``, this call forks them. They share the modules imported before.
-    """
-    fork_on_request()
+    """Serve until the job ends and then exit if this process is a DGL server. Otherwise return."""
+    fork_on_request()  # a ``forkserver`` forks its processes here. They share the modules imported before
     if os.environ.get("DGL_ROLE") == "server":
         gc.enable()
         shorten_server_sleep()

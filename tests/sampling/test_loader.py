@@ -6,7 +6,7 @@ import dgl
 import torch
 from dgl.distributed import DistDataLoader
 
-from tutorial_lib.sampling.nodes import Batch, BatchLoader, read_rows, sampling_threads
+from tutorial_lib.sampling.loader import Batch, BatchLoader, read_rows, use_openmp_threads
 
 
 def test_empty_ids_give_empty_rows():
@@ -53,6 +53,6 @@ def test_batches_of_sampler_processes_are_in_order():
     loader = loader_of()
     loader._processes = Pairwise(torch.arange(len(loader)), 1, collate_fn=loader)
     for epoch, start in ((1, 0), (1, 4), (0, 1)):
-        with sampling_threads(1):  # as DGL sets it in a sampler process
+        with use_openmp_threads(1):  # as DGL sets it in a sampler process
             batches = found(loader, epoch, start)
         assert batches == found(loader_of(), epoch, start)

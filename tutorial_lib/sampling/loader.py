@@ -81,7 +81,7 @@ class Loader(Generic[Source, BatchType]):
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[int, BatchType]]:
         """Yield the steps of an epoch from ``start`` on, each with its batch."""
         for step in range(start, len(self)):
-            with sampling_threads(self.threads):
+            with use_openmp_threads(self.threads):
                 batch = self.batch(epoch, step)
             yield step, batch
 
@@ -132,7 +132,7 @@ def read_rows(store: Store, ids: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def sampling_threads(count: int | None) -> Iterator[None]:
+def use_openmp_threads(count: int | None) -> Iterator[None]:
     """Run the body with this number of OpenMP threads. DGL and torch share the setting. None changes nothing."""
     previous = get_num_threads()
     set_num_threads(previous if count is None else min(count, previous))

@@ -53,10 +53,7 @@ def find_logs(path: Path) -> list[Path]:
 
 
 def find_causes(logs: list[Path]) -> list[JsonObject]:
-    """Return the known failures in the order in which the logs name them. Effects count only if there is no cause.
-
-    A failure has the fields of its signature, the place and the text of its first line, and the number of lines.
-    """
+    """Return the known failures in the order in which the logs name them. Effects count only if there is no cause."""
     causes: dict[str, JsonObject] = {}
     for log in logs:
         with log.open(errors="replace") as lines:
