@@ -24,13 +24,13 @@ text { font-family: ui-sans-serif, system-ui, sans-serif; font-size: 14px; fill:
 
 
 def read_run(run: Path) -> tuple[dict, list[dict]]:
-    """The result, and the events in their order."""
+    """Return the result and the sorted events of a run."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     return json.loads((run / "result.json").read_text()), sorted(events, key=lambda event: event["time"])
 
 
 def animate_visibility(times: list[float], k: int) -> str:
-    """Makes an element visible while the k-th of some texts is the newest."""
+    """Return an animation that shows an element while the k-th text is the newest."""
     total = SECONDS + PAUSE
     end = times[k + 1] if k + 1 < len(times) else total
     keys = f"0;{times[k] / total:.4f};{end / total:.4f};1"
@@ -43,7 +43,7 @@ def animate_visibility(times: list[float], k: int) -> str:
 
 
 def draw_curve(points: list[tuple[float, float]], times: list[float], color: str) -> str:
-    """A line that grows as the run went on."""
+    """Return a line that grows with the run."""
     total = SECONDS + PAUSE
     path = " ".join(f"{'M' if k == 0 else 'L'}{x:.1f} {y:.1f}" for k, (x, y) in enumerate(points))
     lengths = [0.0]
@@ -60,7 +60,7 @@ def draw_curve(points: list[tuple[float, float]], times: list[float], color: str
 
 
 def draw_machine(x: int, name: str, sent: int, nodes: int) -> str:
-    """A machine with its server and its trainer."""
+    """Return a machine with its server and its trainer."""
     return f"""<g transform="translate({x} 70)">
 <rect class="machine" width="190" height="190" rx="8"/><text x="12" y="24" font-weight="600">{escape(name)}</text>
 <rect class="process" x="12" y="38" width="166" height="46" rx="5"/><text x="22" y="58">DGL server</text>
@@ -72,7 +72,7 @@ def draw_machine(x: int, name: str, sent: int, nodes: int) -> str:
 
 
 def draw_svg(result: dict, events: list[dict]) -> str:
-    """The picture as the text of an SVG file."""
+    """Return the text of the SVG file."""
     epochs = [event for event in events if event["kind"] == "epoch"]
     start = next(event["time"] for event in events if event["kind"] == "step")
     real = epochs[-1]["time"] - start

@@ -1,4 +1,4 @@
-"""Which bugs do the tests notice? Puts one at a time into a copy of the code and runs the tests that should see it.
+"""Put one bug at a time into a copy of the code, and run the tests that should notice it.
 
     python scripts/mutants.py [--count 160] [--seed 0] [--only sampling/feature_cache] [--list]
 
@@ -76,7 +76,7 @@ class Mutant(NamedTuple):
 
 
 def mutate(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node could be by mistake."""
+    """Yield wrong versions of a node."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
         yield ast.Compare(node.left, [SWAPS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
     elif isinstance(node, ast.BoolOp):
@@ -96,7 +96,7 @@ def mutate(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mutants_of(path: str) -> list[Mutant]:
-    """All of a file; not in annotations, decorators, texts of errors, or code outside functions."""
+    """Return the mutants of a file, outside annotations, decorators, error texts and module-level code."""
     source = (ROOT / path).read_bytes()
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     found: list[Mutant] = []
@@ -124,7 +124,7 @@ def mutants_of(path: str) -> list[Mutant]:
 
 
 def tests_of(path: str) -> tuple[str, ...]:
-    """Arguments of pytest for a file."""
+    """Return the arguments of pytest for a file."""
     words = next(words for pattern, words in TARGETS.items() if Path(path).match(pattern))
     return tuple(word.format(Path(path).stem) for word in words)
 
@@ -132,7 +132,7 @@ def tests_of(path: str) -> tuple[str, ...]:
 def run_tests(
     copies: Queue[Path], words: Sequence[str], stage: str, limit: float, mutant: Mutant | None = None
 ) -> tuple[bool, float]:
-    """Whether the tests passed in time, in a copy of the code that has this bug; and the seconds that they took."""
+    """Run tests in a copy of the code with this bug. Return whether they passed in time, and the seconds."""
     at, start = copies.get(), time.monotonic()
     source = (at / mutant.path).read_bytes() if mutant else b""
     if mutant:
@@ -161,7 +161,7 @@ def run_tests(
 
 
 def sample_mutants(count: int, seed: int, only: str) -> list[Mutant]:
-    """The mutants of this run: as many from each group of modules, while it has some."""
+    """Return a sample of mutants, with equal numbers from all groups of modules if possible."""
     groups = []
     for pattern in TARGETS:
         files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))

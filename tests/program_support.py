@@ -19,7 +19,7 @@ def read_program(lesson: str, name: str) -> str:
     return source + "\n"
 
 
-def replace_text(source: str, *changes: tuple[str, str]) -> str:
+def edit(source: str, *changes: tuple[str, str]) -> str:
     """Return a program after replacements of text that it must contain."""
     for old, new in changes:
         assert old in source, old

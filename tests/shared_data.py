@@ -15,10 +15,10 @@ from tutorial_lib.data import Dataset
 
 
 def shared_data(*parts: str) -> Path:
-    """A file or folder of the shared test data; skips the calling test where it is not there.
+    """Return a file or folder of the shared test data, or skip the calling test if the data are missing.
 
-    Looked up below the environment variable TUTORIAL_SHARED_DATA, else in ``shared/data`` beside the repository.
-    What comes back may be read-only: copy it where a loader writes beside it.
+    The data are in the folder TUTORIAL_SHARED_DATA, by default ``shared/data`` next to the repository. They can be
+    read-only, so copy them for loaders that write into their folder.
     """
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     path = Path(os.environ.get("TUTORIAL_SHARED_DATA") or beside).joinpath(*parts)

@@ -115,7 +115,7 @@ class Lab:
     def __init__(self, window: webdriver.Chrome, address: str) -> None:
         self.window, self.address = window, address
 
-    def visible_elements(self, selector: str, text: str = "") -> list[WebElement]:
+    def find_visible(self, selector: str, text: str = "") -> list[WebElement]:
         """Return the visible elements that contain a text."""
         found = []
         for each in self.window.find_elements(By.CSS_SELECTOR, selector):
@@ -127,9 +127,7 @@ class Lab:
         return found
 
     def wait(self, selector: str, text: str = "", seconds: float = SHOWN_SECONDS) -> WebElement:
-        return wait_until(lambda: self.visible_elements(selector, text), f"{selector} with {text!r} is shown", seconds)[
-            0
-        ]
+        return wait_until(lambda: self.find_visible(selector, text), f"{selector} with {text!r} is shown", seconds)[0]
 
     def open(self, path: str = "") -> None:
         where = f"/lab/workspaces/course/tree/{path}" if path else "/"
@@ -145,11 +143,11 @@ class Lab:
 
     def open_dialogs(self) -> list[str]:
         """Return the texts of dialogs and notifications."""
-        return [each.text for each in self.visible_elements(".jp-Dialog, .Toastify__toast")]
+        return [each.text for each in self.find_visible(".jp-Dialog, .Toastify__toast")]
 
     def kernel_status(self) -> str:
         """Return the kernel status of the active notebook."""
-        found = self.visible_elements(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
+        found = self.find_visible(".jp-Notebook-ExecutionIndicator, .jp-KernelName")
         return " ".join(each.get_attribute("data-status") or each.text for each in found)
 
     def click_link(self, path: str) -> None:

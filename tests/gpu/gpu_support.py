@@ -29,7 +29,7 @@ BLOCKS = {
 }
 
 
-def output_and_gradients(layer: torch.nn.Module, block: Any, x: Tensor, device: torch.device) -> dict[str, Tensor]:
+def run_layer(layer: torch.nn.Module, block: Any, x: Tensor, device: torch.device) -> dict[str, Tensor]:
     """Return the output and the gradients of a layer by name, on the CPU."""
     layer = layer.to(device)
     layer.zero_grad()

@@ -13,15 +13,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from gpu_support import (
-    BLOCKS,
-    TOLERANCE,
-    largest_difference,
-    output_and_gradients,
-    random_block,
-    train_ranks,
-    train_with_pieces,
-)
+from gpu_support import BLOCKS, TOLERANCE, largest_difference, random_block, run_layer, train_ranks, train_with_pieces
 
 from support.processes import spawn
 from tutorial_lib.models.graphsage import SAGEConv
@@ -58,9 +50,9 @@ def test_plain_layer_agrees_with_cpu(shape, sizes):
     torch.manual_seed(0)
     block, layer = random_block(*BLOCKS[shape]), SAGEConv(*sizes)
     x = torch.randn(BLOCKS[shape][1], sizes[0])
-    expected = output_and_gradients(layer, block, x, CPU.device)
+    expected = run_layer(layer, block, x, CPU.device)
     (moved,) = Placement(GPU).to_device([block])[0]
-    assert largest_difference(output_and_gradients(layer, moved, x, GPU), expected) <= 10 * TOLERANCE
+    assert largest_difference(run_layer(layer, moved, x, GPU), expected) <= 10 * TOLERANCE
 
 
 def test_copied_batch_is_unchanged():
@@ -116,8 +108,8 @@ def test_lesson_01_layer_agrees_with_cpu():
 
     torch.manual_seed(0)
     ends, x, layer = torch.randint(50, (2, 300)), torch.rand(80, 16), MeanConv(16, 8)
-    expected = output_and_gradients(layer, Block(*ends), x, CPU.device)
-    assert largest_difference(output_and_gradients(layer, Block(*ends.to(GPU)), x, GPU), expected) <= 1e-4
+    expected = run_layer(layer, Block(*ends), x, CPU.device)
+    assert largest_difference(run_layer(layer, Block(*ends.to(GPU)), x, GPU), expected) <= 1e-4
 
 
 def test_fork_after_cuda_fails_and_spawn_works():

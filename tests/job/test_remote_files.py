@@ -81,7 +81,7 @@ class Lab:
         return {"kind": "checkpoint", "epochs": epochs}
 
     def downloaded_epochs(self) -> int:
-        """Return the epochs of the newest checkpoint on this computer, which must be intact; 0 if there is none."""
+        """Return the epochs of the newest checkpoint on this computer, which must be intact, or 0."""
         if not (self.run / "checkpoint" / "manifest.json").exists():
             return 0
         found = read_checkpoint(self.run / "checkpoint")

@@ -15,7 +15,7 @@ from tutorial_lib.launcher.backends import LocalBackend
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
-# Imports as a program of a job does, then tells what it has become. A server listens until the trainers have ended.
+# Import like a program of a job, and report the process. A server listens until the trainers have ended.
 TELLS = """
 import json, os, socket, time
 from pathlib import Path

@@ -60,9 +60,9 @@ def source_of(cell: dict[str, Any]) -> str:
     return re.sub(r"^\s*#.*\n?", "", source, flags=re.MULTILINE)
 
 
-def outputs_of_cell(cell: dict[str, Any], cells: list[dict[str, Any]]) -> str:
-    """What a cell printed. For a cell that writes a program: also what the cells printed that run it, or run a program
-    that imports it; and nothing at all if there is none, because "Writing scripts/NAME.py" alone shows nothing."""
+def shown_output(cell: dict[str, Any], cells: list[dict[str, Any]]) -> str:
+    """Return the output of a cell. If the cell writes a program, return the output of cells that run this program or a
+    program that imports it, because "Writing scripts/NAME.py" alone shows no result."""
     found = PROGRAM.match("".join(cell["source"]))
     if not found:
         return printed(cell)
@@ -107,7 +107,7 @@ def test_lesson_contains_code_and_output(row):
     code = code_cells(LESSONS[row.lesson])
     showing = [cell for cell in code if row.code in source_of(cell)]
     assert showing, f"{row.code!r} is in no code cell"
-    assert any(row.output in outputs_of_cell(cell, code) for cell in showing), (
+    assert any(row.output in shown_output(cell, code) for cell in showing), (
         f"{row.output!r} is printed by no cell with {row.code!r}, nor by one that runs it"
     )
     if row.status == "exercise":

@@ -147,9 +147,9 @@ def hottest(degrees: torch.Tensor, remote: torch.Tensor, capacity: int) -> torch
 
 @pytest.fixture
 def caches(tmp_path: Path, parts: Path) -> Callable[[Any], tuple[str, Path]]:
-    """The path of a program whose ranks have kept what ``choose(degrees, remote, capacity)`` says, found, and asked.
+    """Write a program and the output of ranks that cache the nodes of ``choose(degrees, remote, capacity)``.
 
-    The last item is the number of ranks that have written; None: there is no program.
+    The last item of an answer is the number of ranks with output. None means that there is no program.
     """
 
     def write(answer: Any) -> tuple[str, Path]:

@@ -47,11 +47,11 @@ test_right_twins, test_wrong_twins = answer_tests(lesson_13.check_with_twins, [w
 
 
 @pytest.fixture
-def drawn(tmp_path: Path) -> Callable[[Any], tuple[str]]:
-    """The program and its result, from a function that draws and from options.
+def write_sampled(tmp_path: Path) -> Callable[[Any], tuple[str]]:
+    """Write a program and its result from a function that samples negatives and from options.
 
-    Options: ``more`` nodes were embedded besides the ends; ``apart``: no node is an end of two edges; ``ranks``;
-    ``way``, the name of the method; ``program`` and ``result``: whether they are there.
+    The options are ``more`` embedded nodes, ``apart`` (edges share no endpoint), ``ranks``, ``way`` (the name of the
+    method), and whether ``program`` and ``result`` exist.
     """
 
     def write(answer: Any) -> tuple[str]:
@@ -103,7 +103,7 @@ WRONG_DRAWS: dict[str, tuple[Any, str]] = {
     "not run": ((in_batch, {"result": False}), "has written a result"),
 }
 DRAWS = [(in_batch, {}), (in_batch, {"apart": True}), (without_the_own, {})]
-test_right_draws, test_wrong_draws = answer_tests(lesson_13.check_in_batch, DRAWS, WRONG_DRAWS, "drawn")
+test_right_draws, test_wrong_draws = answer_tests(lesson_13.check_in_batch, DRAWS, WRONG_DRAWS, "write_sampled")
 
 
 def test_ranks_and_loss_equal_manual_values():

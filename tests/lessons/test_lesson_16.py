@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_support import read_program, replace_text
+from program_support import edit, read_program
 from solution_support import NOTEBOOKS, answer_tests, solutions
 
 from support.exercises import lesson_16
@@ -75,43 +75,37 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], t
 TRAIN_JOB = (NOTEBOOKS / "scripts" / "train_job.sh").read_text()
 RIGHT_SCRIPTS = {
     "the solution": MENDED,
-    "options in one line": replace_text(
+    "options in one line": edit(
         MENDED, ("#SBATCH --open-mode=append\n", ""), ("--requeue", "--requeue --open-mode append")
     ),
-    "a short option": replace_text(MENDED, ("--output=scripts/out/16/night-%j.log", "-o night-%j.log")),
-    "time in the names": replace_text(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "-${SLURM_RESTART_COUNT:-0}-$(date +%N)")),
-    "python3": replace_text(MENDED, ("exec python ", "exec python3 ")),
-    "the lesson's own, with the signal": replace_text(
+    "a short option": edit(MENDED, ("--output=scripts/out/16/night-%j.log", "-o night-%j.log")),
+    "time in the names": edit(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "-${SLURM_RESTART_COUNT:-0}-$(date +%N)")),
+    "python3": edit(MENDED, ("exec python ", "exec python3 ")),
+    "the lesson's own, with the signal": edit(
         TRAIN_JOB, ("#SBATCH --requeue\n", "#SBATCH --requeue --signal=B:TERM@120\n")
     ),
 }
 WRONG_SCRIPTS = {
     "the broken one": (BROKEN, "--requeue, as sbatch reads the script"),
     "requeue below a command": (
-        replace_text(MENDED, ("#SBATCH --requeue\n", ""), ("THREADS=1\n", "THREADS=1\n#SBATCH --requeue\n")),
+        edit(MENDED, ("#SBATCH --requeue\n", ""), ("THREADS=1\n", "THREADS=1\n#SBATCH --requeue\n")),
         "--requeue, as sbatch reads the script",
     ),
-    "the log is begun anew": (replace_text(MENDED, ("#SBATCH --open-mode=append\n", "")), "--open-mode"),
-    "one log for all jobs": (replace_text(MENDED, ("night-%j", "night")), "separate file for each job"),
-    "no exec": (replace_text(MENDED, ("exec ", "")), "the script replaces itself with launch"),
-    "one run folder": (replace_text(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "")), "--out of the second start is new"),
-    "one address file": (
-        replace_text(MENDED, ("$start.txt", "$files/ip.txt")),
-        "--ip_config of the second start is new",
-    ),
-    "memory of a node": (replace_text(MENDED, ("saved=$files", "saved=/dev/shm")), "--checkpoint is on a shared disk"),
+    "the log is begun anew": (edit(MENDED, ("#SBATCH --open-mode=append\n", "")), "--open-mode"),
+    "one log for all jobs": (edit(MENDED, ("night-%j", "night")), "separate file for each job"),
+    "no exec": (edit(MENDED, ("exec ", "")), "the script replaces itself with launch"),
+    "one run folder": (edit(MENDED, ("-${SLURM_RESTART_COUNT:-0}", "")), "--out of the second start is new"),
+    "one address file": (edit(MENDED, ("$start.txt", "$files/ip.txt")), "--ip_config of the second start is new"),
+    "memory of a node": (edit(MENDED, ("saved=$files", "saved=/dev/shm")), "--checkpoint is on a shared disk"),
     "a checkpoint for each start": (
-        replace_text(MENDED, ("saved=$files/night-$SLURM_JOB_ID", "saved=$start")),
+        edit(MENDED, ("saved=$files/night-$SLURM_JOB_ID", "saved=$start")),
         "of the second start",
     ),
-    "a checkpoint for all jobs": (
-        replace_text(MENDED, ("night-$SLURM_JOB_ID.pt", "night.pt")),
-        "a separate checkpoint",
-    ),
-    "another signal": (replace_text(MENDED, ("B:TERM@120", "TERM@120")), "--signal"),
-    "shared nodes": (replace_text(MENDED, ("#SBATCH --exclusive\n", "")), "--exclusive"),
-    "nothing is called": (replace_text(MENDED, ("exec ", "exit; exec ")), "calls python"),
-    "it hangs": (replace_text(MENDED, ("exec ", "sleep 60; exec ")), "Your code raised TimeoutExpired"),
+    "a checkpoint for all jobs": (edit(MENDED, ("night-$SLURM_JOB_ID.pt", "night.pt")), "a separate checkpoint"),
+    "another signal": (edit(MENDED, ("B:TERM@120", "TERM@120")), "--signal"),
+    "shared nodes": (edit(MENDED, ("#SBATCH --exclusive\n", "")), "--exclusive"),
+    "nothing is called": (edit(MENDED, ("exec ", "exit; exec ")), "calls python"),
+    "it hangs": (edit(MENDED, ("exec ", "sleep 60; exec ")), "Your code raised TimeoutExpired"),
 }
 
 

@@ -29,7 +29,7 @@ def make_namespaces() -> None:
 
 
 def become(user: int, group: int) -> None:
-    """From root of a user namespace to the user who made it: what only root can do is not to be tried by the tests."""
+    """Change from root of a user namespace to the user who made it, because tests must not run as root."""
     ns.new_user_namespace(user, group)
 
 

@@ -40,15 +40,11 @@ def make_pipelines(graph: DistGraph) -> dict[str, Pipeline]:
     """Return pipelines with no memory for remote data, a little, and enough."""
     ndata, book = graph.ndata, graph.get_partition_book()
 
-    def make_pipeline(budget: int) -> Pipeline:
+    def build(budget: int) -> Pipeline:
         lists = NeighborSampler(graph, budget // 2, 3)
         return Pipeline(lists, FeatureCache(ndata["feat"], book, budget // 2), ndata["label"])
 
-    return {
-        "nothing kept": make_pipeline(0),
-        "a little kept": make_pipeline(300_000),
-        "all kept": make_pipeline(100_000_000),
-    }
+    return {"nothing kept": build(0), "a little kept": build(300_000), "all kept": build(100_000_000)}
 
 
 def emit_inference(session: Session, partition: Partition, features: DistTensor, model: torch.nn.Module) -> None:

@@ -72,7 +72,7 @@ def task_of(rank: int, count: int) -> Noisy:
 
 
 NOBODY = 99
-# Calls of each rank before it is told to end. Per epoch there are three.
+# Number of calls before each rank must stop, with three calls per epoch.
 STARTS = ((1, NOBODY, NOBODY), (NOBODY, NOBODY, 1), (1, 1, 1), (NOBODY, NOBODY, NOBODY))
 STOPPED = [(0, 10), (1, 5), (2, 0)]
 

@@ -12,7 +12,7 @@ from tutorial_lib.trainer import loop
 from tutorial_lib.trainer.loop import seed_all, seed_servers
 
 
-def drawn() -> list[Any]:
+def draw_numbers() -> list[Any]:
     graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))
     sampled = dgl.sampling.sample_neighbors(graph, [0], 3).edges()[0]
     return [torch.rand(3).tolist(), np.random.rand(3).tolist(), sampled.tolist()]
@@ -21,13 +21,13 @@ def drawn() -> list[Any]:
 def test_every_generator_is_seeded():
     """D3. Equal seeds give equal samples of DGL, because this thread gets the first generator."""
     seed_all(3, 1, 2, 0)
-    first = drawn()
-    drawn()
+    first = draw_numbers()
+    draw_numbers()
     seed_all(3, 1, 2, 0)
-    assert drawn() == first
+    assert draw_numbers() == first
     for numbers in ((3, 1, 2, 1), (3, 1, 1, 0)):
         seed_all(*numbers)
-        assert all(one != same for one, same in zip(drawn(), first, strict=True))
+        assert all(one != same for one, same in zip(draw_numbers(), first, strict=True))
 
 
 @pytest.mark.parametrize(("rank", "servers"), [(0, 2), (1, 2), (0, 0)])
