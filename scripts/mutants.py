@@ -45,7 +45,7 @@ STAGES = ("not cluster", "cluster")  # without machines, then with
 NOTHING_TO_RUN = 5  # pytest's exit code
 # By the mutant as it is printed: why no test can or need notice it.
 MAY_SURVIVE = {
-    "tutorial_lib/launcher/agent.py, _reap: 1024  ->  (1025)": "a thousandth of a memory that is told",
+    "tutorial_lib/launcher/agent.py, _collect_exits: 1024  ->  (1025)": "a thousandth of a memory that is told",
     "tutorial_lib/launcher/processes.py, end_descendants: time.monotonic() < deadline"
     "  ->  (time.monotonic() <= deadline)": "the moment of the deadline itself",
     "tutorial_lib/launcher/processes.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "more looks",
