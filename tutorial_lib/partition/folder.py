@@ -144,8 +144,7 @@ def _reuse(out: Path, inputs: JsonObject, log: Log) -> Partition:
 def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Path, log: Log) -> JsonObject:
     from tutorial_lib.partition.assign import assign_nodes, type_offsets
 
-    graph, parts = dataset.structure, inputs["parts"]
-    name = graph_name_of(dataset.name)
+    graph, parts, name = dataset.structure, inputs["parts"], graph_name_of(dataset.name)
     log(f"cutting {graph.num_edges():,} edges into {parts} part(s) ({inputs['method']})")
     train = np.flatnonzero(dataset.target_data.get("train_mask", [])) + type_offsets(dataset)[dataset.target]
     part_of = assign_nodes(dataset, parts, method, folder, train, inputs["seed"])
@@ -159,15 +158,15 @@ def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Pat
     train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
     cut_share = num_cut / graph.num_edges()
     report = PartitionReport(parts, inputs["method"], nodes, edges, train_nodes, halo_nodes, num_cut, cut_share)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    records = [{"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files]
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths}
     manifest = {
         **inputs,
         "graph_name": name,
         **({} if graph.is_homogeneous else {"types": type_counts(dataset)}),
         "dataset": dataset_description(dataset),
         "report": asdict(report),
-        "files": dict(zip((str(path.relative_to(folder)) for path in files), records, strict=True)),
+        "files": files,
     }
     write_json(folder / "manifest.json", manifest)
     return manifest

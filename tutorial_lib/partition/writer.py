@@ -30,10 +30,7 @@ MOST_MAPPED = 1 << 28  # edges. A larger generated graph gets no edge_map.npy, w
 
 
 class Writer:
-    """The graph with new node IDs. ``source`` is the source of each edge, relation by relation, then by destination.
-
-    Row ``relation * N + node`` of ``indptr`` is the range of the edges of a relation that end at a node.
-    """
+    """The graph with new node IDs. ``source`` is the source of each edge, relation by relation, then by destination."""
 
     def __init__(self, dataset: Dataset, part_of: np.ndarray, parts: int, folder: Path) -> None:
         graph = self.graph = dataset.structure
@@ -62,7 +59,7 @@ class Writer:
         for degree, relation in zip(degrees, graph.canonical_etypes, strict=True):
             for dst in read_endpoints(graph, relation, 1):
                 degree += np.bincount(new_ids[relation[2]][dst.numpy()], minlength=n)
-        self.indptr = offsets(degrees.ravel())
+        self.indptr = offsets(degrees.ravel())  # row relation * N + node: edges of the relation that end at the node
         self.source = np.empty(count, np.int32)
         keep_ids = not isinstance(graph, Pairs) or count <= MOST_MAPPED
         ids = np.empty(count if keep_ids else 0, np.int32 if count < 2**31 else np.int64)
