@@ -155,7 +155,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     called = [report for report in reports if getattr(report, "when", None) == "call"]
     noted = [row for report in called for name, row in report.user_properties if name == "fault"]
     if noted and (path := os.environ.get("FAULT_TABLE")):
-        rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in noted)
+        rows = "".join(f"| {f} | `{m.replace('|', '/')}` | {s} |\n" for f, m, s in dict.fromkeys(noted))
         heading = "| fault | first line of the report | seconds to exit |\n|---|---|---|\n"
         replace_table(Path(path), "make fault-table", heading + rows)
 

@@ -177,7 +177,7 @@ def test_failed_download_keeps_files_on_machines(lab, tmp_path, record_fault):
     assert lab.downloaded_epochs() == 1  # some rows of the second one are on machine-1 only
     assert lab.path_on(0).exists()
     assert len(read_pending_download(lab.run).machines) == 2
-    record_fault("the disk of a machine is gone when results are fetched", caught.value.message, None)
+    record_fault("the disk of a machine is gone when results are fetched", caught.value.message, "after the job")
     (lab.path_on(1).parent / "gone").rename(lab.path_on(1))
     again = lab.files()
     assert (again.folder, again.finish(), lab.downloaded_epochs()) == (files.folder, [], 2)

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from commands import check_predictions, train
 from safetensors.torch import load_file
@@ -11,10 +13,12 @@ from shared_data import shared_data
 
 from tutorial_lib.data import Dataset, load_dataset
 from tutorial_lib.job.layout import Layout
-from tutorial_lib.job.train import describe_training
+from tutorial_lib.job.train import _write_result, describe_training
 from tutorial_lib.models.graphsage import build_graphsage
+from tutorial_lib.tasks import TASKS, TaskEntry
 from tutorial_lib.tasks.task import LocalShard, graph_batches, layerwise_inference
 from tutorial_lib.trainer.config import TrainConfig
+from tutorial_lib.trainer.events import SCORES
 
 SMALL = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "32"]
 RESULT_KEYS = {
@@ -35,6 +39,21 @@ def check_checkpoint(out: Path, dataset: Dataset) -> None:
     assert clear.mean() > 0.99
     predictions = np.load(out / "predictions.npy")
     assert (predictions[clear] == logits.argmax(1).numpy()[clear]).all()
+
+
+@pytest.mark.parametrize(
+    ("task", "predictions", "written"), [("node", [1, 0], ["no", "yes"]), ("degree", [0.5, 2.0], ["0.5", "2"])]
+)
+def test_predictions_that_are_no_classes_are_written_as_numbers(task, predictions, written, tmp_path, monkeypatch):
+    monkeypatch.setitem(TASKS, "degree", TaskEntry("degree", "DegreeTask", classes=False))
+    np.save(tmp_path / "predictions.npy", np.array(predictions))
+    events = [{"kind": "evaluation", **dict.fromkeys(SCORES)}]
+    events += [{"kind": "placed", **dict.fromkeys(["device", "backend", "device_reason"])}]
+    facts = {"config": {"task": task}, "dataset_info": {"name": "x", "class_names": ["yes", "no"]}}
+    facts |= {"machines": 1, "trainers_per_machine": 1}
+    _write_result(tmp_path, facts, pa.array(["a", "b"]), SimpleNamespace(events=events, resumed=[]), {})
+    rows = (tmp_path / "predictions.csv").read_text().replace('"', "").splitlines()
+    assert rows == ["id,prediction", f"a,{written[0]}", f"b,{written[1]}"]
 
 
 @pytest.mark.cluster

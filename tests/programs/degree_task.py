@@ -1,7 +1,7 @@
 """A task as a maintainer would add it: predict the number of neighbors of a node from features.
 
-As ``tutorial_lib/tasks/degree.py``, with ``TaskEntry("degree", "DegreeTask", labels=False)`` in ``tasks.TASKS``, it is
-``train --task degree``.
+As ``tutorial_lib/tasks/degree.py``, with ``TaskEntry("degree", "DegreeTask", labels=False, classes=False)`` in
+``tasks.TASKS``, it is ``train --task degree``.
 """
 
 import math

@@ -45,7 +45,7 @@ def main(folder: Path, runs: list[dict[str, Any]], options: dict[str, int]) -> N
     import degree_task
 
     sys.modules["tutorial_lib.tasks.degree"] = degree_task
-    tasks.TASKS["degree"] = tasks.TaskEntry("degree", "DegreeTask", labels=False)
+    tasks.TASKS["degree"] = tasks.TaskEntry("degree", "DegreeTask", labels=False, classes=False)
     for name, value in options.items():
         setattr(LinkTask, name, value)
     refuse_remote_writes()

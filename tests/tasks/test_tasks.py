@@ -39,7 +39,7 @@ def test_typed_graph_is_refused_before_the_start(data_root, tmp_path, run_here):
     ],
 )
 def test_tasks_refuse_unsuitable_data(features, labels, masks, typed, suited, monkeypatch):
-    monkeypatch.setitem(TASKS, "degree", TaskEntry("degree", "DegreeTask", labels=False))
+    monkeypatch.setitem(TASKS, "degree", TaskEntry("degree", "DegreeTask", labels=False, classes=False))
     facts = {"name": "x", "num_features": 5 * features, "num_classes": 3 * labels, "masks": masks}
     facts |= {"target": "paper"} if typed else {}
     for name in TASKS:

@@ -191,6 +191,6 @@ def _write_result(
     }
     write_json(out / "result.json", result)
     if ids is not None and (out / "predictions.npy").exists():
-        classes = facts["dataset_info"].get("class_names", []) if TASKS[result["task"]].labels else []
+        classes = facts["dataset_info"].get("class_names", []) if TASKS[result["task"]].classes else []
         write_named_predictions(out, ids, classes)
     return result

@@ -16,6 +16,7 @@ class TaskEntry(NamedTuple):
     typed: bool = False  # several types of nodes. IDs and rows are then dictionaries by type
     features: bool = True  # ``feat`` of the nodes
     labels: bool = True
+    classes: bool = True  # predictions are classes of the data set, and predictions.csv has their names
     masks: bool = True  # ``train_mask``, ``val_mask`` and ``test_mask``
     edge_ids: bool = False  # original IDs of the edges, which large partitions do not have
     pipeline: bool = False  # batches of ``sampling.pipeline``, from adjacency without the numbers of the edges
@@ -23,7 +24,7 @@ class TaskEntry(NamedTuple):
 
 TASKS = {  # the first is the default
     "node": TaskEntry("node", "NodeTask", pipeline=True),
-    "link": TaskEntry("link", "LinkTask", labels=False, masks=False, edge_ids=True),
+    "link": TaskEntry("link", "LinkTask", labels=False, classes=False, masks=False, edge_ids=True),
     "embedding": TaskEntry("node", "EmbeddingTask", features=False),
     "hetero": TaskEntry("node", "HeteroTask", typed=True),
 }

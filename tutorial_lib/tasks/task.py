@@ -52,7 +52,7 @@ class LocalShard:
         splits = split_of_edges(*self.graph.edges(order="eid"))
         return {name: (splits == number).nonzero().flatten() for number, name in enumerate(SPLITS)}
 
-    def new_store(self, _depth: int, width: int, ntype: str) -> Tensor:
+    def new_store(self, _name: str, width: int, ntype: str) -> Tensor:
         """Return an uninitialized float32 store of shape (N, width). Every process calls this in the same order."""
         return torch.empty(self.graph.num_nodes(ntype), width)
 
@@ -97,9 +97,9 @@ class DistShard:
         barrier()
         return {name: edge_split(masks[k], book, force_even=k == TRAIN).long() for k, name in enumerate(SPLITS)}
 
-    def new_store(self, depth: int, width: int, ntype: str) -> DistTensor:
+    def new_store(self, name: str, width: int, ntype: str) -> DistTensor:
         policy, shape = self.graph.get_node_partition_policy(ntype), (self.graph.num_nodes(ntype), width)
-        return DistTensor(shape, torch.float32, f"inference-{depth}-{ntype}", part_policy=policy)
+        return DistTensor(shape, torch.float32, f"{name}-{ntype}", part_policy=policy)
 
     def original_nodes(self, ntype: str) -> np.ndarray:
         node_map = self.partition.node_map
@@ -195,7 +195,7 @@ def layerwise_inference(
     model.eval()
     for depth, width in enumerate(model.sizes[1:]):
         types = model.types[depth + 1] if typed else [shard.target]
-        y = {ntype: shard.new_store(depth, width, ntype) for ntype in types}
+        y = {ntype: shard.new_store(f"inference-{depth}", width, ntype) for ntype in types}
         for ntype, store in y.items():
             nodes = shard.local_nodes(ntype)
             batches = source(shard, x, {ntype: nodes} if typed else nodes, batch_size)
