@@ -11,6 +11,7 @@ PY := .venv$(if $(filter modern,$(STACK)),-modern)/bin/python
 help:
 	@echo "make run           train on two emulated machines (about a minute after the installation)"
 	@echo "make test          run all tests and notebooks on every core"
+	@echo "make venv          install the packages without running anything"
 	@echo "make test-quick    run the tests without jobs and notebooks (two minutes)"
 	@echo "make mutants       insert one bug at a time into a copy of the code, and list the bugs that no test detects"
 	@echo "make test-browser  test JupyterLab as make lab opens it, in headless Chromium"
@@ -24,7 +25,7 @@ help:
 	@echo "make growth        measure more machines and larger graphs"
 	@echo "make bench-plan    compare the estimates of plan with measurements"
 	@echo "make lab           open the lessons in JupyterLab"
-	@echo "make finale        run all steps on a larger graph and write a report (OUT=runs/mine continues a run)"
+	@echo "make finale        run all steps on a larger graph and write a report (OUT=runs/mine chooses the run folder)"
 	@echo "make doctor        check this computer and print remedies"
 	@echo "make lint          check style, spelling, types and imports between packages"
 	@echo "make lock          resolve the lock files and conda files from pyproject.toml (needs uv)"

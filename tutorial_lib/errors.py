@@ -89,7 +89,7 @@ def retry_until_timeout(
         yield max(0.0, seconds - (time.monotonic() - start))
         waited = time.monotonic() - start
         if waited >= seconds:
-            raise WaitedTooLong(f"waited {seconds:g} s for {goal}", remedy)
+            raise WaitedTooLong(f"waited {seconds:g} s for {goal}" if seconds else f"will not wait for {goal}", remedy)
         if not notified and waited >= NOTICE_SECONDS:
             notified = True
             say(f"waiting for {goal} (for at most {seconds:g} s)")

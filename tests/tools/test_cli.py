@@ -96,7 +96,7 @@ def test_rest_of_line_belongs_to_command():
 def test_launch_uses_the_chosen_machines(words, emulate, address_file, tmp_path, monkeypatch):
     """Without an option for machines, ``launch`` uses the machines of the address file over ssh."""
     seen = []
-    monkeypatch.setattr(jobs, "run_launch", lambda request, *_more, **_options: seen.append(request) or {})
+    monkeypatch.setattr(jobs.job_launch, "launch", lambda request, *_more, **_options: seen.append(request) or {})
     monkeypatch.chdir(tmp_path)
     script = ["python3", "x.py", "--emulate", "3"]
     run_command(["launch", "--part_config", "p", "--workspace", "ws", *words.split(), *script])

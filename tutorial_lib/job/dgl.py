@@ -115,8 +115,8 @@ def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
     parts = description.get("num_parts")
     entry = description.get(f"part-{index}")
     if parts != machines or not isinstance(entry, dict):
-        message = f"{config} has {parts} parts for {machines} machines; each machine serves one part"
-        raise InputError(message, f"Use --emulate {parts}, or partition again with --parts {machines}.")
+        message = f"{config} has {parts or 'no'} parts for {machines} machines; each machine serves one part"
+        raise InputError(message, f"Use as many machines as parts, or partition again with --parts {machines}.")
     return {key: config.parent / value for key, value in entry.items() if isinstance(value, str)}
 
 

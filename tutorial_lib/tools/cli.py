@@ -1,16 +1,16 @@
-"""``python -m tutorial_lib``. Exit codes: 0 done, 1 failed, 2 wrong arguments or a failed check, 130 interrupted.
+"""``python -m tutorial_lib``. Exit codes: 0 done, 1 failed, 2 not started, 130 interrupted.
 
 SIGTERM and SIGHUP (the terminal or the login has ended) stop a command like Ctrl-C, with the exit codes 143 and 129.
 Under ``nohup`` a command ignores SIGHUP. A closed output, as in ``... | head -1``, does not stop a job.
 """
 
 import contextlib
-import errno
 import io
 import select
 import signal
 import sys
 from collections.abc import Sequence
+from errno import EBADF, EDQUOT, EEXIST, EIO, ENOSPC, EPIPE
 from types import FrameType
 
 from typing_extensions import Buffer
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TutorialError as error:
         code = print_failure(error)
     except OSError as error:
-        remedy = "Use another folder (--out, --root)." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        remedy = "Use another path (--out, --root, --script)." if error.errno in (EDQUOT, EEXIST, ENOSPC) else ""
         problem = f"{error.filename or 'operating system'}: {error.strerror or error}"
         code = print_failure(TutorialError(problem, remedy))
     except (MemoryError, RuntimeError) as error:
@@ -78,7 +78,7 @@ class LastingFile(io.FileIO):
                 written = super().write(data)
             return written or memoryview(data).nbytes
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
+            if error.errno not in (EPIPE, EIO, EBADF):
                 self.lost = error.strerror or str(error)
             return memoryview(data).nbytes
 

@@ -74,7 +74,7 @@ def train(
             raise
         options |= {"machines": 1, "trainers": options.get("trainers", 2)}
         chosen = f"Continuing as train --machines 1 --trainers {options['trainers']}"
-        print_to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0]}. {chosen}")
+        print_to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0].rstrip('.')}. {chosen}")
         layout = replace(layout, emulate=None, trainers=options["trainers"])
         checkpointing = replace(checkpointing, options=cli.options_to_store(options))
         result = run_distributed(source, layout, config, folder, display, checkpointing)

@@ -17,8 +17,8 @@ from tutorial_lib.tools.options import PROGRAM, JsonOption, about, app
 
 machines_app = app.command(App(name="machines", help="Start, use and stop persistent emulated machines."))
 NameOption = Annotated[str | None, about(f"Name of the set. (default: the only one, or {persistent.DEFAULT_NAME})")]
-RateArgument = Annotated[str, about("1gbit, 200mbit or unshaped")]
-MachineArgument = Annotated[str, about("machine-0, machine-1, ... or all")]
+RateArgument = Annotated[str, about("Bandwidth: 1gbit, 200mbit or unshaped.")]
+MachineArgument = Annotated[str, about("Name of a machine, such as machine-0, or all.")]
 
 
 @machines_app.command
@@ -30,7 +30,7 @@ def start(
     shm: Annotated[str | None, about("Size of each /dev/shm: 2GB. (default: half of the memory)")] = None,
     name: Annotated[str, about("Name of the set, if there are several sets.")] = persistent.DEFAULT_NAME,
     ttl: Annotated[str, about("Lifetime of the machines, such as 30m, 8h or 2d.")] = "8h",
-    ssh: Annotated[bool, about("Start an ssh server on each machine, and print the ssh configuration.")] = False,
+    ssh: Annotated[bool, about("Let ssh reach the machines, and print the ssh configuration.")] = False,
     own_disks: Annotated[bool, about("Give each machine a private, empty home, /tmp and data folder.")] = False,
 ) -> None:
     """Start machines that run until you stop them or --ttl expires."""

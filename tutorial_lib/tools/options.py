@@ -40,10 +40,10 @@ def about(text: str, group: str | None = None, **kwargs: Any) -> Parameter:
 
 GivenOptions = Annotated[JsonObject, Parameter(parse=False)]  # the options of the command line and of options.json
 MachinesOption = Annotated[int | None, about("Use 1 to run on this computer alone, without namespaces.", "Machines")]
-FanoutsOption = Annotated[str, about("Neighbors per hop. -1 takes all.", "Training", allow_leading_hyphen=True)]
+FanoutsOption = Annotated[str, about("Fan-outs, outermost first. -1 takes all.", "Training", allow_leading_hyphen=True)]
 CacheOption = Annotated[str, about("Memory of a trainer for rows and adjacency of other machines.", "Training")]
 OutOption = Annotated[Path | None, about("Run folder. It must be new, except with --resume.")]
-JsonOption = Annotated[bool, about("Print JSON for a program to read.", name="--json")]
+JsonOption = Annotated[bool, about("Print the result as JSON.", name="--json")]
 app = App(
     name=PROGRAM,
     help="Distributed GNN training with DGL: on emulated machines on this computer, or on real ones.\n\n"

@@ -172,7 +172,7 @@ def flush_c() -> None:
 
 
 def environment(rank: int, plan: Plan) -> dict[str, str]:
-    """Set the variables of torchrun, so that ``init_process_group("gloo")`` needs no address."""
+    """Return the variables of torchrun, with which ``init_process_group("gloo")`` needs no address."""
     return {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(plan.port),

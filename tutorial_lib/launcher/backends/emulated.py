@@ -158,7 +158,7 @@ class EmulatedBackend(Backend):
 
 def _remedy() -> str:
     """Return the change of this host that would allow the refused step."""
-    hint = "In a container, start it with --privileged (or a seccomp profile that allows unshare and mount)."
+    hint = "If this is a container, start it with --privileged (or a seccomp profile that allows unshare and mount)."
     for name, bad, good in SETTINGS_OF_LINUX:
         with contextlib.suppress(OSError):  # most systems have one of them
             if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == bad:
