@@ -1,11 +1,12 @@
-"""The reference: distributed training as DGL's user guide writes it, each part of a step after the one before.
+"""The reference loop, distributed training as in DGL's user guide, which executes all work of a step in sequence.
 
-    python -m tutorial_lib launch --emulate 2 --workspace . --part_config data/... "python benchmarks/guide_loop.py"
+    python -m tutorial_lib launch --emulate 2 --part_config data/partitions/.../synthetic-products.json \
+      "python benchmarks/guide_loop.py --graph-name synthetic-products"
 
-Our own version of the loop in DGL's guide, chapter 7 (distributed training), and of its GraphSAGE example: draw the
-neighbors, pull the features, forward, backward, step. The hyper-parameters are those of the example: 3 layers of 256,
-fan-out 15,10,5 (drawn in this order from the outermost hop inwards), batches of 1000, Adam at 0.003, dropout 0.5.
-Nothing of ``tutorial_lib`` is in it. ``epoch`` is what the benchmark times.
+This is our version of the loop in chapter 7 of DGL's guide (distributed training) and of its GraphSAGE example. A step
+samples the neighbors, pulls the features, and runs forward, backward and the optimizer. The hyperparameters are those
+of the example, with 3 layers of 256, fan-out 15,10,5 (sampled from the last to the first, so 5 neighbors of each seed),
+batch size 1000, Adam at 0.003 and dropout 0.5. It does not use ``tutorial_lib``. The benchmarks time ``train_epoch``.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from torch import nn
 
 
 class GraphSAGE(nn.Module):
-    """Mean aggregation; the widths are ``in_size``, then ``hidden`` for each layer, then ``classes``."""
+    """GraphSAGE with mean aggregation. The widths are ``in_size``, ``hidden`` between the layers, and ``classes``."""
 
     def __init__(self, in_size: int, hidden: int, classes: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class GraphSAGE(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, blocks: list, x: torch.Tensor) -> torch.Tensor:
-        """Logits of the seeds; x is float32 (input nodes, in_size)."""
+        """Return the logits of the seeds from x, a float32 tensor of shape (input nodes, in_size)."""
         for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
             x = layer(block, x)
             if number < len(self.layers) - 1:
@@ -38,14 +39,14 @@ class GraphSAGE(nn.Module):
         return x
 
 
-def loader_of(graph: dgl.distributed.DistGraph, nodes: torch.Tensor, fanouts: list[int], batch_size: int):
-    """DGL's loader of mini-batches, shuffled."""
+def make_loader(graph: dgl.distributed.DistGraph, nodes: torch.Tensor, fanouts: list[int], batch_size: int):
+    """Return DGL's loader of shuffled mini-batches."""
     sampler = dgl.dataloading.MultiLayerNeighborSampler(fanouts)
     return dgl.dataloading.DistNodeDataLoader(graph, nodes, sampler, batch_size=batch_size, shuffle=True)
 
 
-def epoch(graph, model: nn.Module, optimizer: torch.optim.Optimizer, loader) -> float:
-    """One pass over the loader; returns the mean loss of this rank's batches."""
+def train_epoch(graph, model: nn.Module, optimizer: torch.optim.Optimizer, loader) -> float:
+    """Train on all batches of the loader, and return the mean loss of this rank."""
     losses = []
     model.train()
     with model.join():
@@ -61,7 +62,7 @@ def epoch(graph, model: nn.Module, optimizer: torch.optim.Optimizer, loader) -> 
 
 
 def main() -> None:
-    """What each process of the job runs."""
+    """Train for some epochs as a process of the job, and print the loss and the seconds of each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--graph-name", required=True)
     parser.add_argument("--classes", type=int, default=47)
@@ -71,13 +72,13 @@ def main() -> None:
     torch.distributed.init_process_group("gloo")
     graph = dgl.distributed.DistGraph(options.graph_name, part_config=os.environ["DGL_CONF_PATH"])
     nodes = dgl.distributed.node_split(graph.ndata["train_mask"], graph.get_partition_book(), force_even=True)
-    loader = loader_of(graph, nodes, [15, 10, 5], 1000)
+    loader = make_loader(graph, nodes, [15, 10, 5], 1000)
     model = GraphSAGE(graph.ndata["feat"].shape[1], 256, options.classes, 3, 0.5)
     model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for number in range(options.epochs):
         start = time.perf_counter()
-        loss = epoch(graph, model, optimizer, loader)
+        loss = train_epoch(graph, model, optimizer, loader)
         print(f"epoch {number}: loss {loss:.4f}, {time.perf_counter() - start:.2f} s", flush=True)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Starts a benchmark's job on emulated machines and takes the median of what its ranks told."""
+"""Starts a benchmark's job on emulated machines and computes medians over its ranks."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("loops_job.py")
 
 
 def partition_of(scale: float, parts: int, root: Path | None) -> Partition:
-    """Return a partition of synthetic-products by KaMinPar, which is made once and then reused."""
+    """Return a partition of synthetic-products by KaMinPar, which is created once and then reused."""
     source = DataSource("synthetic-products", scale=scale, root=root)
     return source.partition(source.load(), parts, lambda text: print(f"  {text}", flush=True))
 
@@ -38,12 +38,13 @@ def run_job(
     samplers: int = 0,
     threads: int = 1,
     on_event: Callable[[dict[str, Any]], None] = lambda _event: None,
-    use: dict[str, MachineUse] | None = None,
+    usage: dict[str, MachineUse] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run ``loops_job.py`` with one trainer and one server on each machine; returns its events.
+    """Run ``loops_job.py`` with one trainer and one server on each machine, and return its events.
 
     Args:
-        use: filled with what each machine used.
+        settings: see ``loops_job.py``. "measurement" is by default "seconds".
+        usage: receives the memory and the sent bytes of each machine.
     """
     machines = partition.report.parts
     keep = settings.get("keep_freed_memory", True)
@@ -57,9 +58,15 @@ def run_job(
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        emulated = {"emulated": True, "graph_name": partition.graph_name}
-        classes = {"num_classes": partition.manifest["dataset"]["num_classes"]}
-        write_json(folder / "settings.json", {"keep_freed_memory": keep, **settings, **emulated, **classes})
+        settings = {
+            "measurement": "seconds",
+            "keep_freed_memory": keep,
+            **settings,
+            "emulated": True,
+            "graph_name": partition.graph_name,
+            "num_classes": partition.manifest["dataset"]["num_classes"],
+        }
+        write_json(folder / "settings.json", settings)
         request = LaunchRequest(
             command=[sys.executable, str(SCRIPT), str(folder / "settings.json")],
             workspace=folder,
@@ -72,14 +79,14 @@ def run_job(
             extra_envs=[f"{name}={value}" for name, value in environment.items()],
             stall_timeout=300,
         )
-        found = launch(request, Collect(quiet=True))
-        if use is not None:
-            use.update(found)
+        machine_usage = launch(request, Collect(quiet=True))
+        if usage is not None:
+            usage.update(machine_usage)
     return events
 
 
 def run_training(partition: Partition, config: TrainConfig) -> list[dict[str, Any]]:
-    """One epoch of what `train` does; its events, with one more at the beginning and at the end."""
+    """Run one epoch of train, and return its events with a first and a last one."""
     layout = Layout(emulate=partition.report.parts)
     events = [{"kind": "begin", "time": time.time()}]
 
@@ -88,13 +95,13 @@ def run_training(partition: Partition, config: TrainConfig) -> list[dict[str, An
             events.append({"time": time.time(), **event})
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        out, one = Path(name) / "run", replace(config, epochs=1)
-        run_distributed(partition, layout, one, out, display=Collect(quiet=True))
+        out, one_epoch = Path(name) / "run", replace(config, epochs=1)
+        run_distributed(partition, layout, one_epoch, out, display=Collect(quiet=True))
     return [*events, {"kind": "end", "time": time.time()}]
 
 
 def median(events: list[dict[str, Any]], field: str, **wanted: Any) -> float:
-    """Over the rounds, of the mean over the ranks; rounds before 0 warm up."""
+    """Return the median over the rounds of the mean over the ranks. Rounds below 0 are warm-up."""
     rounds: dict[int, list[float]] = {}
     for event in events:
         if event["kind"] == "timed" and event["round"] >= 0 and all(event[k] == v for k, v in wanted.items()):
@@ -102,14 +109,14 @@ def median(events: list[dict[str, Any]], field: str, **wanted: Any) -> float:
     return statistics.median(statistics.mean(values) for values in rounds.values()) if rounds else float("nan")
 
 
-def computer() -> str:
-    """One line about where this runs."""
-    found = find_versions(("torch", "dgl", "numpy"))
-    names = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "dgl", "numpy"))
+def describe_computer() -> str:
+    """Return one line about this computer and its packages."""
+    versions = find_versions(("torch", "dgl", "numpy"))
+    names = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "dgl", "numpy"))
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
     )
     import psutil
 
-    return f"{psutil.cpu_count()} cores ({model}), {psutil.virtual_memory().total / 1e9:.0f} GB; {names}"
+    return f"{psutil.cpu_count()} cores ({model}), {psutil.virtual_memory().total / 1e9:.0f} GB, {names}"

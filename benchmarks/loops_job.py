@@ -1,21 +1,23 @@
-"""What each process of a benchmark's job runs: epochs of several loops, one after the other, round after round.
+"""The program of each process of a benchmark. It runs one epoch of each loop in every round.
 
-    python benchmarks/loops_job.py SETTINGS     (started by bench.py and growth.py on every machine)
+    python benchmarks/loops_job.py SETTINGS     (started by bench.py, growth.py and scale.py on every machine)
 
-Every loop has its own model and optimizer, and all read the same servers over the same wire. An epoch is timed from a
-barrier before it to a barrier after it; the bytes are those that left this machine's interface meanwhile.
+Every loop has its own model and optimizer, and all loops read from the same servers over the same link. The time of an
+epoch is the time between two barriers, and its bytes are those that the network interface sent in this time.
 
     guide            guide_loop.py
-    ours             what ``train`` does: trainer.loop.train_epoch with batches from the pipeline
-    ours, ...        the same with one thing changed; "..., first come": the rows that come first stay for ever;
-    alone            the guide's forward, backward and step over its batches, in memory before: as many steps, but of
-                     the first IN_MEMORY batches in turns, for all of a large graph do not fit
-    ours alone       the same of our batches
+    ours             the loop of train, trainer.loop.train_epoch with batches from the pipeline
+    ours, ...        the same loop with the changes that its name lists. With "first come", the rows that filled the
+                     cache first stay in it
+    alone            the guide's forward, backward and step on batches in memory. The steps use the first IN_MEMORY
+                     batches in turn, because the batches of a large graph do not all fit
+    ours alone       the same with our batches
 """
 
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -48,11 +50,11 @@ from tutorial_lib.trainer.placement import CPU
 from tutorial_lib.trainer.session import Session, open_session, serve_if_server
 
 Loop = Callable[[], Any]
-IN_MEMORY = 8
+IN_MEMORY = 8  # batches
 
 
 class Loops:
-    """The loops of one trainer, made when they are first asked for."""
+    """The loops of one trainer, created at their first use."""
 
     def __init__(self, session: Session, settings: dict[str, Any]) -> None:
         self.session, self.graph = session, session.graph
@@ -62,93 +64,94 @@ class Loops:
         self.shard = DistShard(session, partition)
         self.features, self.labels = self.graph.ndata["feat"], self.graph.ndata["label"]
         self.train = self.shard.nodes("train_mask")
-        self.made: dict[str, Loop] = {}
+        self.loops: dict[str, Loop] = {}
         self.models: dict[str, torch.nn.Module] = {}
         self.pipelines: dict[str, Pipeline] = {}
 
     def __getitem__(self, name: str) -> Loop:
-        if name not in self.made:
-            self.made[name] = self._make(name)
-        return self.made[name]
+        if name not in self.loops:
+            self.loops[name] = self._create(name)
+        return self.loops[name]
 
-    def forget(self) -> None:
-        """Begin anew, with other weights."""
-        self.made.clear()
+    def reset(self) -> None:
+        """Discard all loops, so that the next ones start with new weights."""
+        self.loops.clear()
 
-    def _learner(self, name: str, *, guide: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    def _create_model(self, name: str, *, guide: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         config, width = self.config, self.features.shape[1]
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             if guide:
                 layers = len(config.fanouts)
-                plain = guide_loop.GraphSAGE(width, config.hidden_size, self.classes, layers, config.dropout)
+                model = guide_loop.GraphSAGE(width, config.hidden_size, self.classes, layers, config.dropout)
             else:
-                plain = build_graphsage(config, width, self.classes)
-        self.models[name] = plain
-        model = CPU.wrap(plain)
-        return model, torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+                model = build_graphsage(config, width, self.classes)
+        self.models[name] = model
+        wrapped = CPU.wrap(model)
+        return wrapped, torch.optim.Adam(wrapped.parameters(), lr=config.learning_rate)
 
-    def _make(self, name: str) -> Loop:
-        model, optimizer = self._learner(name, guide=name in ("guide", "alone"))
+    def _create(self, name: str) -> Loop:
+        model, optimizer = self._create_model(name, guide=name in ("guide", "alone"))
         steps = math.ceil(len(self.train) / self.config.batch_size)
         if name in ("guide", "alone"):
-            loader = guide_loop.loader_of(self.graph, self.train, list(self.config.fanouts), self.config.batch_size)
+            loader = guide_loop.make_loader(self.graph, self.train, list(self.config.fanouts), self.config.batch_size)
             if name == "guide":
-                return lambda: guide_loop.epoch(self.graph, model, optimizer, loader)
-            read, labels = self.features, self.labels
+                return lambda: guide_loop.train_epoch(self.graph, model, optimizer, loader)
+            features, labels = self.features, self.labels
             first = islice(loader, IN_MEMORY)
-            batches = [(blocks, read[nodes], labels[seeds].long()) for nodes, seeds, blocks in first]
-            return lambda: from_memory(model, optimizer, batches, steps)
+            batches = [(blocks, features[nodes], labels[seeds].long()) for nodes, seeds, blocks in first]
+            return lambda: train_from_memory(model, optimizer, batches, steps)
         if name == "ours alone":
-            loader = self._loader("ours")
-            saved = [
-                (batch.blocks, batch.inputs, batch.labels) for _step, batch in islice(loader.batches(0), IN_MEMORY)
-            ]
-            return lambda: from_memory(model, optimizer, saved, steps)
+            first = islice(self.create_loader("ours").batches(0), IN_MEMORY)
+            ours_in_memory = [(batch.blocks, batch.inputs, batch.labels) for _step, batch in first]
+            return lambda: train_from_memory(model, optimizer, ours_in_memory, steps)
         task, state = NodeTask(self.shard, replace(self.config, loader="dgl")), TrainState()
-        task.train_loader = self._loader(name)
+        task.train_loader = self.create_loader(name)
 
-        def ours() -> None:
+        def train_ours() -> None:
             train_epoch(model, optimizer, task, state, emit=self.session.events.emit)
             state.step = 0
             state.epochs.append(EpochResult(state.epoch, 0.0, 0.0, 0.0))
 
-        return ours
+        return train_ours
 
-    def _loader(self, name: str) -> PipelineLoader | BatchLoader:
+    def create_loader(self, name: str) -> PipelineLoader | BatchLoader:
+        """Return the training batches of one of our loops."""
         config = self.config
         steps, seed = equal_steps(len(self.train), config.batch_size), self.session.rank
         common: Any = {"steps": steps, "seed": seed, "shuffle": True}
         if name == "ours, DGL's loader":
             return BatchLoader(self.graph, self.train, config.fanouts, config.batch_size, threads=1, **common)
         if name not in self.pipelines:
-            self.pipelines[name] = self._pipeline(name)
+            self.pipelines[name] = self.create_pipeline(name)
         means = name != "ours, rows copied, means in the model"
         pipeline = self.pipelines[name]
         return PipelineLoader(pipeline, self.train, config.fanouts, config.batch_size, means=means, **common)
 
-    def _pipeline(self, name: str) -> Pipeline:
-        hops = len(self.config.fanouts)
-        lists = 0 if "no lists kept" in name or "nothing kept" in name else self.config.cache // 2
-        rows = 0 if "no rows kept" in name or "nothing kept" in name else self.config.cache // 2
-        if "% of the remote rows kept" in name:
-            remote = self.graph.num_nodes() - len(self.features.local_partition)
-            rows = int(remote * self.features.shape[1] * 4 * float(name.split()[1].rstrip("%")) / 100)
-            lists = 8 * self.graph.num_edges()  # all: the question is what rows are worth
-        made = NeighborSampler(self.graph, lists, hops)
-        book = self.graph.get_partition_book()
-        table = (FirstCome if name.endswith("first come") else FeatureCache)(self.features, book, rows)
-        return Pipeline(made, table, self.labels, 0 if "nothing ahead" in name else self.config.ahead)
+    def create_pipeline(self, name: str) -> Pipeline:
+        """Return the pipeline of one of our loops, with empty caches."""
+        changes = name.split(", ")[1:]
+        adjacency_bytes = 0 if {"no cached adjacency", "no cache"} & set(changes) else self.config.cache // 2
+        row_bytes = 0 if {"no cached rows", "no cache"} & set(changes) else self.config.cache // 2
+        for change in changes:
+            if share := re.fullmatch(r"([\d.]+)% of the remote rows cached", change):
+                remote = self.graph.num_nodes() - len(self.features.local_partition)
+                row_bytes = int(remote * self.features.shape[1] * 4 * float(share[1]) / 100)
+                adjacency_bytes = 8 * self.graph.num_edges()  # all, because only the rows are compared
+        sampler = NeighborSampler(self.graph, adjacency_bytes, len(self.config.fanouts))
+        cache_class = FirstComeCache if "first come" in changes else FeatureCache
+        cache = cache_class(self.features, self.graph.get_partition_book(), row_bytes)
+        return Pipeline(sampler, cache, self.labels, 0 if "no batches ahead" in changes else self.config.ahead)
 
 
-class FirstCome(FeatureCache):
-    """Without a look-ahead, no row is evicted."""
+class FirstComeCache(FeatureCache):
+    """A cache that evicts no row, because it does not look ahead."""
 
     look_ahead = 0
 
 
-def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list, steps: int) -> None:
-    """The computing alone, exchange of gradients included."""
+def train_from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list, steps: int) -> None:
+    """Train on batches in memory, including the all-reduce of gradients."""
     model.train()
     with model.join():
         for number in range(steps):
@@ -160,132 +163,133 @@ def from_memory(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batche
             optimizer.step()
 
 
-def sent_bytes() -> int:
-    """Bytes that left this machine so far, over every interface but the loopback."""
+def count_sent_bytes() -> int:
+    """Return the bytes that this machine has sent over all interfaces except the loopback interface."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     return sum(int(line.split(":")[1].split()[8]) for line in lines if not line.strip().startswith("lo:"))
 
 
-def timed(loop: Loop) -> dict[str, float]:
-    """Seconds between the barriers, processor seconds of this trainer, bytes that this machine sent."""
+def measure_epoch(loop: Loop) -> dict[str, float]:
+    """Return the seconds between the barriers, this trainer's processor seconds, and the bytes sent by this machine."""
     dist.barrier()
-    start, cpu, sent = time.perf_counter(), time.process_time(), sent_bytes()
+    start, cpu, sent = time.perf_counter(), time.process_time(), count_sent_bytes()
     loop()
     dist.barrier()
     return {
         "seconds": time.perf_counter() - start,
         "cpu_seconds": time.process_time() - cpu,
-        "sent": sent_bytes() - sent,
+        "sent": count_sent_bytes() - sent,
     }
 
 
-def compare(session: Session, settings: dict[str, Any]) -> None:
-    """Every loop once, not measured; then round after round, at each speed of the wire."""
+def measure_seconds(session: Session, settings: dict[str, Any]) -> None:
+    """Run every loop in warm-up rounds, and then in measured rounds, at each bandwidth."""
     loops = Loops(session, settings)
-    for speed in settings["speeds"]:
+    for bandwidth in settings["bandwidths"]:
         if settings["emulated"]:
-            set_bandwidth(speed)
+            set_bandwidth(bandwidth)
         for number in range(-settings["warm"], settings["rounds"]):
             for name in settings["loops"]:
-                found = timed(loops[name])
-                cache = loops.pipelines[name].cache if name in loops.pipelines else None
-                kept = {"rows_asked": cache.num_requested, "rows_found": cache.hits} if cache else {}
-                session.events.emit("timed", wire=speed, round=number, loop=name, pipeline=kept, **found)
+                measured = measure_epoch(loops[name])
+                pipeline = loops.pipelines.get(name)
+                cache = {"requested": pipeline.cache.num_requested, "hits": pipeline.cache.hits} if pipeline else {}
+                session.events.emit("timed", bandwidth=bandwidth, round=number, loop=name, cache=cache, **measured)
 
 
-class Recorder(FeatureCache):
-    """Notes which remote rows each batch needs, and how long its window into the next batches is."""
+class RecordingCache(FeatureCache):
+    """Records the remote rows that each batch needs, and its number of announced batches."""
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
         self.needed: list[torch.Tensor] = []
-        self.windows: list[int] = []
+        self.look_aheads: list[int] = []
 
     def announce(self, ids: torch.Tensor) -> None:
         super().announce(ids)
         self.needed.append(self._announced[-1][0])
-        self.windows.append(self.look_ahead)
+        self.look_aheads.append(self.look_ahead)
 
 
-def rows(session: Session, settings: dict[str, Any]) -> None:
-    """Epochs of batches that nobody learns from, the same for every loop: how many remote rows are pulled for them."""
+def count_rows(session: Session, settings: dict[str, Any]) -> None:
+    """Count the pulled remote rows in epochs without training. Every loop reads the same batches."""
     loops = Loops(session, settings)
     for name in settings["loops"]:
-        pipeline = loops._pipeline(name)
-        table: Any = pipeline.cache
-        if not name.endswith("first come"):
-            pipeline.cache = table = Recorder(loops.features, pipeline.sampler.book, table.capacity * table.row_bytes)
+        pipeline = loops.create_pipeline(name)
+        cache: Any = pipeline.cache
+        if not isinstance(cache, FirstComeCache):
+            budget = cache.capacity * cache.row_bytes
+            pipeline.cache = cache = RecordingCache(loops.features, pipeline.sampler.book, budget)
         loops.pipelines[name] = pipeline
         torch.manual_seed(loops.config.seed * 1000 + session.rank)
-        batches, pulled = 0, [0]
-        for _ in range(settings["rounds"] + 1):
-            batches = sum(1 for _ in loops._loader(name))
-            pulled.append(table.num_requested - table.hits)
-        first = len(getattr(table, "needed", [])) and len(table.needed) - batches * settings["rounds"]
+        loader, batches, pulled = loops.create_loader(name), 0, [0]
+        for epoch in range(settings["rounds"] + 1):
+            batches = sum(1 for _ in loader.batches(epoch))
+            pulled.append(cache.num_requested - cache.hits)
         more = {}
-        if first:
-            fewest = fewest_pulls(table.needed, table.capacity, len(table.slot_of))
-            more = {"fewest": sum(fewest[first:]), "window": max(table.windows)}
-        asked = table.num_requested * settings["rounds"] // (settings["rounds"] + 1)
-        session.events.emit("rows", loop=name, asked=asked, pulled=pulled[-1] - pulled[1], batches=batches, **more)
+        if isinstance(cache, RecordingCache):
+            first = len(cache.needed) - batches * settings["rounds"]  # after the epoch that fills the cache
+            fewest = fewest_pulls(cache.needed, cache.capacity, len(cache.slot_of))
+            more = {"fewest": sum(fewest[first:]), "look_ahead": max(cache.look_aheads)}
+        needed = cache.num_requested * settings["rounds"] // (settings["rounds"] + 1)
+        session.events.emit("rows", loop=name, needed=needed, pulled=pulled[-1] - pulled[1], batches=batches, **more)
         dist.barrier()
 
 
 def fewest_pulls(needed: list[torch.Tensor], capacity: int, n: int) -> list[int]:
-    """Rows that each batch pulls where all batches are known, and the row goes that is needed last (Belady)."""
-    last = len(needed)
-    following = torch.full((n,), last)
-    after: list[torch.Tensor] = []  # of each batch, when its rows are needed next
-    for number in reversed(range(last)):
-        after.append(following[needed[number]])
-        following[needed[number]] = number
-    here = torch.zeros(n, dtype=torch.bool)
-    when = torch.full((n,), last)
+    """Return the rows that each batch pulls under Belady's rule, which knows all batches."""
+    never = len(needed)
+    next_use = torch.full((n,), never)  # the number of the next batch that needs a row
+    next_uses: list[torch.Tensor] = []  # of the rows of each batch after it, the last batch first
+    for number in reversed(range(len(needed))):
+        next_uses.append(next_use[needed[number]])
+        next_use[needed[number]] = number
+    is_cached = torch.zeros(n, dtype=torch.bool)
+    next_use = torch.full((n,), never)
     pulls = []
-    for ids, times in zip(needed, reversed(after), strict=True):
-        pulls.append(int((~here[ids]).sum()))
-        here[ids] = True
-        when[ids] = times
-        kept = here.nonzero().flatten()
-        here[kept[torch.argsort(when[kept], stable=True)[capacity:]]] = False
+    for ids, batches in zip(needed, reversed(next_uses), strict=True):
+        pulls.append(int((~is_cached[ids]).sum()))
+        is_cached[ids] = True
+        next_use[ids] = batches
+        cached = is_cached.nonzero().flatten()
+        is_cached[cached[torch.argsort(next_use[cached], stable=True)[capacity:]]] = False
     return pulls
 
 
-def learn(session: Session, settings: dict[str, Any]) -> None:
-    """Accuracy over all test nodes after some epochs of each loop, for each seed."""
+def measure_accuracy(session: Session, settings: dict[str, Any]) -> None:
+    """Measure the accuracy over all test nodes after the epochs of each loop, for each seed."""
     loops = Loops(session, settings)
     graph, n = session.graph, session.graph.num_nodes()
     nodes = loops.shard.local_nodes("_N")
     test = graph.ndata["test_mask"][nodes].bool()
     labels = graph.ndata["label"][nodes]
-    lists = NeighborSampler(graph, 0, 3)
+    sampler = NeighborSampler(graph, 0, 3)
     for seed in settings["seeds"]:
         loops.config = TrainConfig.from_dict({**settings["config"], "seed": seed})
-        loops.forget()
+        loops.reset()
         torch.manual_seed(seed * 1000 + session.rank)
         for name in settings["loops"]:
             for _ in range(settings["epochs"]):
                 loops[name]()
-            plain = our_model(loops, name)
-            where = f"{name}-{seed}".replace(" ", "-")
+            model = copy_to_our_model(loops, name)
+            prefix = f"{name}-{seed}".replace(" ", "-")
             shard = loops.shard
-            shard.new_store = lambda k, width, _ntype, where=where: store(n, width, f"{where}-{k}")
-            source = make_adjacency_source(lists, loops.config.cache)
-            logits = layerwise_inference(plain, source, loops.features, shard, 5000)
-            right = float((logits[nodes].argmax(1) == labels)[test].sum())
-            found = accuracy(*sum_over_ranks([right, float(test.sum())]))
-            session.events.emit("learned", seed=seed, loop=name, test_accuracy=found)
+            shard.new_store = lambda layer, width, _ntype, prefix=prefix: new_store(n, width, f"{prefix}-{layer}")
+            source = make_adjacency_source(sampler, loops.config.cache)
+            logits = layerwise_inference(model, source, loops.features, shard, 5000)
+            correct = float((logits[nodes].argmax(1) == labels)[test].sum())
+            test_accuracy = accuracy(*sum_over_ranks([correct, float(test.sum())]))
+            session.events.emit("learned", seed=seed, loop=name, test_accuracy=test_accuracy)
 
 
-def store(n: int, width: int, name: str) -> Any:
-    """A new DistTensor."""
+def new_store(n: int, width: int, name: str) -> Any:
+    """Return a new DistTensor."""
     import dgl
 
     return dgl.distributed.DistTensor((n, width), torch.float32, name=name)
 
 
-def our_model(loops: Loops, name: str) -> torch.nn.Module:
-    """The weights of a loop's model in ``models.GraphSAGE``; the names of the weights are the same."""
+def copy_to_our_model(loops: Loops, name: str) -> torch.nn.Module:
+    """Copy the weights of a loop's model into a new model of tutorial_lib, whose weights have the same names."""
     model = build_graphsage(loops.config, loops.features.shape[1], loops.classes)
     model.load_state_dict(loops.models[name].state_dict())
     return model
@@ -293,11 +297,12 @@ def our_model(loops: Loops, name: str) -> torch.nn.Module:
 
 if __name__ == "__main__":
     serve_if_server()
-    plan = json.loads(Path(sys.argv[1]).read_text())
-    if plan["keep_freed_memory"]:
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    if settings["keep_freed_memory"]:
         keep_freed_memory()
-    with open_session(plan["graph_name"], seed=0) as job:
+    measurements = {"seconds": measure_seconds, "rows": count_rows, "accuracy": measure_accuracy}
+    with open_session(settings["graph_name"], seed=0) as session:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-        {"learn": learn, "compare": compare, "rows": rows}[plan.get("what", "compare")](job, plan)
+        measurements[settings["measurement"]](session, settings)
         if dist.get_rank() == 0:
-            job.events.emit("finished")
+            session.events.emit("finished")

@@ -1,11 +1,10 @@
-"""Start the DGL server of part 0 alone, and ask it for neighbors and features of nodes that it owns.
+"""Start the DGL server of part 0 alone, and request neighbors and features of its nodes.
 
     python benchmarks/one_server.py FOLDER_OF_A_PARTITION
 
-To see that a part of a graph that no machine here could hold is one that DGL serves: how long loading it takes, how
-much memory, and whether what comes back is right. The other parts' servers are not there, so there is no DistGraph,
-which counts the rows of all of them: the requests are those that one sends, for nodes of part 0. Neighbors are
-compared with the edges in the part's file, features with those in its file.
+This script measures whether DGL can serve a part of a graph that does not fit on one machine. It measures the time and
+the memory of loading, and compares the responses with the files of the part. The servers of the other parts do not run,
+so the script sends the requests of a DistGraph itself.
 """
 
 import json
@@ -17,18 +16,18 @@ import tempfile
 import time
 from pathlib import Path
 
-ASKED, FANOUT, LIMIT = 1000, 10, 900  # nodes, neighbors of each, seconds
+NUM_NODES, FANOUT, TIMEOUT = 1000, 10, 900  # nodes, neighbors of each, seconds
 
 
-def serve(config: Path) -> dict[str, float]:
-    """The figures of one server, from its start to its end."""
+def measure(config: Path) -> dict[str, float]:
+    """Start a server and a client, and return their measurements."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         ip_config = Path(folder) / "ip_config.txt"
         ip_config.write_text(f"127.0.0.1 {port}\n")
-        both = {
+        variables = {
             "DGL_DIST_MODE": "distributed",
             "DGL_IP_CONFIG": str(ip_config),
             "DGL_CONF_PATH": str(config),
@@ -42,29 +41,31 @@ def serve(config: Path) -> dict[str, float]:
         server, client = (
             subprocess.Popen(
                 [sys.executable, "-W", "ignore", __file__, str(config), role],
-                env=os.environ | both | {"DGL_ROLE": role, "DGL_SERVER_ID": "0"},
+                env=os.environ | variables | {"DGL_ROLE": role, "DGL_SERVER_ID": "0"},
                 stdout=subprocess.PIPE,
                 text=True,
             )
             for role in ("server", "client")
         )
         try:
-            found, peak = (told(process.communicate(timeout=LIMIT)[0]) for process in (client, server))
+            responses, peak = (
+                read_measurements(process.communicate(timeout=TIMEOUT)[0]) for process in (client, server)
+            )
         finally:
             for process in (server, client):
                 process.kill()
                 process.wait()
-    return {"until_the_first_answer_s": round(found.pop("answered") - start, 1), **found, **peak}
+    return {"until_the_first_answer_s": round(responses.pop("answered") - start, 1), **responses, **peak}
 
 
-def told(output: str) -> dict[str, float]:
-    """What one of the two has printed as its figures, between lines of DGL's."""
+def read_measurements(output: str) -> dict[str, float]:
+    """Return the measurements that the server or the client has printed between the lines of DGL."""
     (line,) = (line for line in output.splitlines() if line.startswith("{"))
     return json.loads(line)
 
 
-def be_server(ip_config: str, config: str) -> None:
-    """Load part 0, answer until the client leaves, print the most memory held, shared memory included."""
+def run_server(ip_config: str, config: str) -> None:
+    """Load part 0, answer requests until the client exits, and print the peak memory, including shared memory."""
     import dgl
 
     server = dgl.distributed.DistGraphServer(0, ip_config, 1, 1, config, graph_format=["csc"])
@@ -74,8 +75,8 @@ def be_server(ip_config: str, config: str) -> None:
     print(json.dumps({"server_peak_gb": round(peak, 2)}), flush=True)
 
 
-def be_client(ip_config: str, config: str) -> None:
-    """Ask, compare with the files, print the figures."""
+def run_client(ip_config: str, config: str) -> None:
+    """Send the requests, compare the responses with the files, and print the measurements."""
     import dgl
     import torch
     from dgl.data.utils import load_tensors
@@ -83,32 +84,32 @@ def be_client(ip_config: str, config: str) -> None:
     from dgl.distributed.graph_services import SamplingRequest
     from dgl.distributed.kvstore import get_kvstore
 
-    about = json.loads(Path(config).read_text())
+    description = json.loads(Path(config).read_text())
     dgl.distributed.initialize(ip_config)
     book = load_partition_book(config, 0)[0]
     store = get_kvstore()
     store.map_shared_data(book)
-    first, end = about["node_map"]["_N"][0]
-    nodes = torch.randint(first, end, (ASKED,), generator=torch.Generator().manual_seed(0)).unique()
-    (answer,) = rpc.remote_call([(0, SamplingRequest(nodes, FANOUT))])
+    first, end = description["node_map"]["_N"][0]
+    nodes = torch.randint(first, end, (NUM_NODES,), generator=torch.Generator().manual_seed(0)).unique()
+    (response,) = rpc.remote_call([(0, SamplingRequest(nodes, FANOUT))])
     rows = store.pull("node~_N~feat", nodes)
     answered = time.monotonic()
-    part, *_ = dgl.load_graphs(str(Path(config).parent / about["part-0"]["part_graph"]))[0]
+    part, *_ = dgl.load_graphs(str(Path(config).parent / description["part-0"]["part_graph"]))[0]
     ids = part.ndata[dgl.NID]
     sources, seeds = part.in_edges(nodes - first)
-    there = set(zip(ids[sources].tolist(), ids[seeds].tolist(), strict=True))
-    asked = list(zip(answer.global_src.tolist(), answer.global_dst.tolist(), strict=True))
-    assert set(asked) <= there, "an edge that is not in the part"
-    assert len(asked) == int(torch.bincount(seeds, minlength=int(nodes.max() - first) + 1).clamp(max=FANOUT).sum())
-    features = load_tensors(str(Path(config).parent / about["part-0"]["node_feats"]))["_N/feat"]
-    assert torch.equal(rows, features[nodes - first]), "features that are not those of the file"
-    print(json.dumps({"answered": answered, "nodes": len(nodes), "edges": len(asked)}), flush=True)
+    edges = set(zip(ids[sources].tolist(), ids[seeds].tolist(), strict=True))
+    sampled = list(zip(response.global_src.tolist(), response.global_dst.tolist(), strict=True))
+    assert set(sampled) <= edges, "the response has an edge that is not in the part"
+    assert len(sampled) == int(torch.bincount(seeds, minlength=int(nodes.max() - first) + 1).clamp(max=FANOUT).sum())
+    features = load_tensors(str(Path(config).parent / description["part-0"]["node_feats"]))["_N/feat"]
+    assert torch.equal(rows, features[nodes - first]), "the features differ from those in the file"
+    print(json.dumps({"answered": answered, "nodes": len(nodes), "edges": len(sampled)}), flush=True)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        {"server": be_server, "client": be_client}[sys.argv[2]](os.environ["DGL_IP_CONFIG"], sys.argv[1])
+        {"server": run_server, "client": run_client}[sys.argv[2]](os.environ["DGL_IP_CONFIG"], sys.argv[1])
     else:
         folder = Path(sys.argv[1])
         name = json.loads((folder / "manifest.json").read_text())["graph_name"]
-        print(json.dumps(serve((folder / f"{name}.json").resolve())))
+        print(json.dumps(measure((folder / f"{name}.json").resolve())))

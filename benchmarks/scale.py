@@ -1,15 +1,16 @@
-"""A cache that does not hold the graph: what the rows that it keeps are worth, `make bench-scale`.
+"""Measure a cache that is smaller than the remote rows: `make bench-scale`.
 
-    python benchmarks/scale.py                   # scale 0.16, some minutes
+    python benchmarks/scale.py                   # scale 0.16, a few minutes
     python benchmarks/scale.py --scale 1.0       # the size of ogbn-products, about an hour
 
-Two emulated machines with one core, one server and one trainer each; model, fan-out and batch are those of bench.py.
-First the rows: batches that nobody learns from, the same for every way to choose what is kept, and the fewest rows
-that any cache of that size could have pulled for them (Belady). Then the time: the guide's loop and ours take turns,
-epoch by epoch, in the same processes, after one epoch that is not measured. Compare the ratios, not the seconds. At
-last the accuracy over all test nodes after ten epochs, for five seeds.
+The job has two emulated machines with one core, one server and one trainer each. Model, fan-out and batch size are
+those of bench.py. The first table counts the pulled rows of batches without training, which are equal for each cache
+rule, and the fewest rows that a cache of this size can pull for these batches (Belady). The second table shows the
+time. The guide's loop and ours alternate after every epoch in the same processes, after one warm-up epoch. Compare the
+ratios and not the seconds. Finally, the third table shows the accuracy over all test nodes after ten epochs, for five
+seeds.
 
-The tables are printed and written to benchmarks/out/scale.md, every single measurement to benchmarks/out/scale.json.
+The tables are printed and written to benchmarks/out/scale.md, all measurements to benchmarks/out/scale.json.
 """
 
 import argparse
@@ -17,86 +18,79 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench import CONFIG, OUT, SPEEDS, accuracies, show, table
-from jobs import computer, median, partition_of, run_job
+from bench import BANDWIDTHS, CONFIG, OUT, Events, compare_accuracies, format_table, show_progress
+from jobs import describe_computer, median, partition_of, run_job
 
 SHARES = (2, 10, 25)  # percent of the remote rows
-TIMED = 10
+TIMED_SHARE = 10  # percent
 SEEDS = 5
+RULES = ("first come", "needed soonest")
 
 
-WAYS = ("first come", "needed soonest")
+def loop_name(share: int, rule: str) -> str:
+    """Return the name of our loop with a cache of this size and rule, see ``loops_job.py``."""
+    return f"ours, {share}% of the remote rows cached, {rule}"
 
 
-def name_of(share: int, way: str) -> str:
-    """The loop with so many of the remote rows kept."""
-    return f"ours, {share}% of the remote rows kept, {way}"
-
-
-def rows(partition: Any, epochs: int, ways: list[str]) -> tuple[str, list[dict[str, Any]]]:
-    """Pulled in an epoch, sum over the machines; the first epoch, in which the cache is filled, is not counted."""
-    loops = [name_of(share, way) for share in SHARES for way in ways]
-    settings = {"what": "rows", "config": CONFIG.to_dict(), "rounds": epochs, "loops": loops}
+def count_rows(partition: Any, epochs: int, rules: list[str]) -> tuple[str, Events]:
+    """Return the pulled rows of an epoch, summed over the machines, after the epoch that fills the cache."""
+    loops = [loop_name(share, rule) for share in SHARES for rule in rules]
+    settings = {"measurement": "rows", "config": CONFIG.to_dict(), "rounds": epochs, "loops": loops}
     events = [event for event in run_job(partition, settings) if event["kind"] == "rows"]
-    found = []
+    rows = []
     for share in SHARES:
-        for way in ways:
-            own = [event for event in events if event["loop"] == name_of(share, way)]
-            asked, pulled, fewest = (
-                sum(e.get(field, 0) for e in own) / epochs for field in ("asked", "pulled", "fewest")
+        for rule in rules:
+            own = [event for event in events if event["loop"] == loop_name(share, rule)]
+            needed, pulled, fewest = (
+                sum(event.get(field, 0) for event in own) / epochs for field in ("needed", "pulled", "fewest")
             )
             bound = [f"{fewest:,.0f}", f"{pulled / fewest:.2f}"] if fewest else ["", ""]
-            window = max(event.get("window", 0) for event in own)
-            found.append([f"{share} %", way, f"{asked:,.0f}", f"{pulled:,.0f}", *bound, window])
-    head = ["cache, of the remote rows", "way", "remote rows needed in an epoch", "pulled"]
-    return table([*head, "fewest possible", "pulled / fewest", "batches drawn ahead"], found), events
+            look_ahead = max(event.get("look_ahead", 0) for event in own)
+            rows.append([f"{share} %", rule, f"{needed:,.0f}", f"{pulled:,.0f}", *bound, look_ahead])
+    head = ["cache, share of the remote rows", "rule", "remote rows needed", "pulled"]
+    return format_table([*head, "fewest possible", "pulled / fewest", "batches sampled ahead"], rows), events
 
 
-def times(partition: Any, rounds: int, speeds: tuple[str, ...], ways: list[str]) -> tuple[str, list[dict[str, Any]]]:
-    """Epochs from the second on, each way with a cache of 10 % beside the guide's loop."""
-    loops = ["guide", "alone", "ours alone", *(name_of(TIMED, way) for way in ways)]
-    settings = {"config": CONFIG.to_dict(), "speeds": speeds, "warm": 1, "rounds": rounds, "loops": loops}
-    events = run_job(partition, settings, on_event=show)
-    found = []
-    for name in loops[1:]:
+def compare_times(partition: Any, rounds: int, bandwidths: list[str], rules: list[str]) -> tuple[str, Events]:
+    """Measure epochs after the first of the guide's loop and of ours with a cache of 10 % and each rule."""
+    loops = ["guide", "alone", "ours alone", *(loop_name(TIMED_SHARE, rule) for rule in rules)]
+    settings = {"config": CONFIG.to_dict(), "bandwidths": bandwidths, "warm": 1, "rounds": rounds, "loops": loops}
+    events = run_job(partition, settings, on_event=show_progress)
+    rows = []
+    for name in loops:
         row = [name]
-        for wire in speeds:
-            own, guide = (median(events, "seconds", wire=wire, loop=loop) for loop in (name, "guide"))
-            row += [f"{own:.1f}", f"{own / guide:.2f}"]
-        found.append([*row, f"{median(events, 'sent', loop=name) / 1e6:.1f}"])
-    guide = [
-        "guide",
-        *(text for w in speeds for text in (f"{median(events, 'seconds', wire=w, loop='guide'):.1f}", "1")),
-    ]
-    found.insert(0, [*guide, f"{median(events, 'sent', loop='guide') / 1e6:.1f}"])
-    head = ["loop", *(text for wire in speeds for text in (f"{wire}, s", "/ guide")), "MB sent by a machine"]
-    return table(head, found), events
+        for bandwidth in bandwidths:
+            seconds, guide = (median(events, "seconds", bandwidth=bandwidth, loop=loop) for loop in (name, "guide"))
+            row += [f"{seconds:.1f}", "1" if name == "guide" else f"{seconds / guide:.2f}"]
+        rows.append([*row, f"{median(events, 'sent', loop=name) / 1e6:.1f}"])
+    columns = [text for bandwidth in bandwidths for text in (f"{bandwidth}, s", "/ guide")]
+    return format_table(["loop", *columns, "MB sent by a machine"], rows), events
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the requested measurements, and write the tables and the events."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=0.16)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--speeds", nargs="+", default=SPEEDS, choices=SPEEDS)
-    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    parser.add_argument("--scale", type=float, default=0.16, help="size of the graph, 1 for that of ogbn-products")
+    parser.add_argument("--rounds", type=int, default=3, help="number of measured epochs of each loop")
+    parser.add_argument("--bandwidths", nargs="+", default=BANDWIDTHS, choices=BANDWIDTHS)
+    parser.add_argument("--rules", nargs="+", default=RULES, choices=RULES)
     parser.add_argument("--only", choices=["rows", "times", "accuracy"])
     parser.add_argument("--root", type=Path, help="folder of caches and partitions (default: data/)")
     options = parser.parse_args()
-    loops = [name_of(TIMED, way) for way in options.ways if way != WAYS[0]]
+    loops = [loop_name(TIMED_SHARE, rule) for rule in options.rules if rule != RULES[0]]
     partition = partition_of(options.scale, 2, options.root)
     OUT.mkdir(exist_ok=True)
-    parts, measured = [f"{computer()}; scale {options.scale}\n"], {}
+    texts, measured = [f"{describe_computer()}, scale {options.scale}\n"], {}
     for name, measure in (
-        ("rows", lambda: rows(partition, options.rounds, options.ways)),
-        ("times", lambda: times(partition, options.rounds, tuple(options.speeds), options.ways)),
-        ("accuracy", lambda: accuracies(partition, 10, loops, list(range(SEEDS)))),
+        ("rows", lambda: count_rows(partition, options.rounds, options.rules)),
+        ("times", lambda: compare_times(partition, options.rounds, options.bandwidths, options.rules)),
+        ("accuracy", lambda: compare_accuracies(partition, 10, loops, list(range(SEEDS)))),
     ):
         if options.only in (None, name):
             text, measured[name] = measure()
-            parts.append(text + "\n")
+            texts.append(text + "\n")
             print(f"\n{text}\n", flush=True)
-    (OUT / "scale.md").write_text("\n".join(parts))
+    (OUT / "scale.md").write_text("\n".join(texts))
     (OUT / "scale.json").write_text(json.dumps(measured))
 
 

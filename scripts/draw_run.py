@@ -1,9 +1,9 @@
-"""The animated picture of a run on two machines, drawn from what the run wrote down.
+"""Draw an animated picture of a run on two machines from its event log.
 
     python scripts/draw_run.py RUN docs/run.svg
 
-RUN is a run folder of ``train --emulate 2``. Every number in the picture is from its events.jsonl and result.json; the
-time is the run's own, pressed into ten seconds.
+RUN is a run folder of ``train --emulate 2``. All numbers in the picture are from its events.jsonl and result.json, and
+the time is scaled to ten seconds.
 """
 
 import json
@@ -12,8 +12,8 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-SECONDS, PAUSE = 10.0, 4.0  # of the training in the picture, and of its end
-LEFT, TOP, WIDE, HIGH = 520, 70, 310, 190  # the chart
+SECONDS, PAUSE = 10.0, 4.0  # duration of the training in the picture, and of its end
+LEFT, TOP, WIDTH, HEIGHT = 520, 70, 310, 190  # position and size of the chart
 STYLE = """
 text { font-family: ui-sans-serif, system-ui, sans-serif; font-size: 14px; fill: #24292f }
 .small { font-size: 12px; fill: #57606a } .mono { font-family: ui-monospace, monospace; font-size: 12px }
@@ -49,11 +49,11 @@ def draw_curve(points: list[tuple[float, float]], times: list[float], color: str
     lengths = [0.0]
     for (x, y), (u, v) in pairwise(points):
         lengths.append(lengths[-1] + ((x - u) ** 2 + (y - v) ** 2) ** 0.5)
-    whole = lengths[-1]
+    total_length = lengths[-1]
     keys = ";".join(f"{time / total:.4f}" for time in [0.0, *times, total])
-    values = ";".join(f"{whole - length:.1f}" for length in [0.0, *lengths, whole])
+    values = ";".join(f"{total_length - length:.1f}" for length in [0.0, *lengths, total_length])
     return (
-        f'<path class="curve" stroke="{color}" d="{path}" stroke-dasharray="{whole:.1f}">'
+        f'<path class="curve" stroke="{color}" d="{path}" stroke-dasharray="{total_length:.1f}">'
         f'<animate attributeName="stroke-dashoffset" dur="{total}s" repeatCount="indefinite" '
         f'keyTimes="{keys}" values="{values}"/></path>'
     )
@@ -75,18 +75,19 @@ def draw_svg(result: dict, events: list[dict]) -> str:
     """Return the text of the SVG file."""
     epochs = [event for event in events if event["kind"] == "epoch"]
     start = next(event["time"] for event in events if event["kind"] == "step")
-    real = epochs[-1]["time"] - start
-    times = [SECONDS * (event["time"] - start) / real for event in epochs]
+    duration = epochs[-1]["time"] - start
+    times = [SECONDS * (event["time"] - start) / duration for event in epochs]
     losses = [event["loss"] for event in epochs]
     scores = [event["val_accuracy"] for event in epochs]
-    xs = [LEFT + WIDE * k / (len(epochs) - 1) for k in range(len(epochs))]
-    loss_points = [(x, TOP + HIGH * (1 - loss / max(losses))) for x, loss in zip(xs, losses, strict=True)]
-    score_points = [(x, TOP + HIGH * (1 - score)) for x, score in zip(xs, scores, strict=True)]
+    xs = [LEFT + WIDTH * k / (len(epochs) - 1) for k in range(len(epochs))]
+    loss_points = [(x, TOP + HEIGHT * (1 - loss / max(losses))) for x, loss in zip(xs, losses, strict=True)]
+    score_points = [(x, TOP + HEIGHT * (1 - score)) for x, score in zip(xs, scores, strict=True)]
     split = {event["machine"]: event["train_nodes"] for event in events if event["kind"] == "split"}
     names = list(result["bytes_sent"])
     lines = [
-        f'<text class="mono" x="{LEFT}" y="{TOP + HIGH + 38}" opacity="0">epoch {event["epoch"] + 1:2d}/{len(epochs)}  '
-        f"loss {event['loss']:.4f}  valid {event['val_accuracy']:.4f}{animate_visibility(times, k)}</text>"
+        f'<text class="mono" x="{LEFT}" y="{TOP + HEIGHT + 38}" opacity="0">'
+        f"epoch {event['epoch'] + 1:2d}/{len(epochs)}  loss {event['loss']:.4f}  valid {event['val_accuracy']:.4f}"
+        f"{animate_visibility(times, k)}</text>"
         for k, event in enumerate(epochs)
     ]
     command = f"python -m tutorial_lib train --dataset {result['dataset']} --emulate {result['machines']}"
@@ -101,17 +102,17 @@ def draw_svg(result: dict, events: list[dict]) -> str:
 <animate attributeName="stroke-dashoffset" from="28" to="0" dur="1s" repeatCount="indefinite"/></line>
 <text class="small" x="250" y="136" text-anchor="middle">rows,</text>
 <text class="small" x="250" y="150" text-anchor="middle">gradients</text>
-<line class="axis" x1="{LEFT}" y1="{TOP + HIGH}" x2="{LEFT + WIDE}" y2="{TOP + HIGH}"/>
-<line class="axis" x1="{LEFT}" y1="{TOP}" x2="{LEFT}" y2="{TOP + HIGH}"/>
-<text x="{LEFT + WIDE}" y="{TOP + HIGH * (1 - scores[-1]) - 10:.0f}" text-anchor="end"
+<line class="axis" x1="{LEFT}" y1="{TOP + HEIGHT}" x2="{LEFT + WIDTH}" y2="{TOP + HEIGHT}"/>
+<line class="axis" x1="{LEFT}" y1="{TOP}" x2="{LEFT}" y2="{TOP + HEIGHT}"/>
+<text x="{LEFT + WIDTH}" y="{TOP + HEIGHT * (1 - scores[-1]) - 10:.0f}" text-anchor="end"
  style="fill:#1a7f37">valid accuracy</text>
-<text x="{LEFT + WIDE}" y="{TOP + HIGH * (1 - losses[-1] / max(losses)) - 10:.0f}" text-anchor="end"
+<text x="{LEFT + WIDTH}" y="{TOP + HEIGHT * (1 - losses[-1] / max(losses)) - 10:.0f}" text-anchor="end"
  style="fill:#bc4c00">loss</text>
-<text class="small" x="{LEFT}" y="{TOP + HIGH + 16}">epochs</text>
+<text class="small" x="{LEFT}" y="{TOP + HEIGHT + 16}">epochs</text>
 {draw_curve(score_points, times, "#1a7f37")}
 {draw_curve(loss_points, times, "#bc4c00")}
 {"".join(lines)}
-<text class="mono" x="{LEFT}" y="{TOP + HIGH + 56}" opacity="0">{end}{animate_visibility(times[-1:], 0)}</text></svg>
+<text class="mono" x="{LEFT}" y="{TOP + HEIGHT + 56}" opacity="0">{end}{animate_visibility(times[-1:], 0)}</text></svg>
 """
 
 

@@ -1,4 +1,4 @@
-"""Print the size of each lesson: cells, words, learner's lines, predictions, minutes, and the longest cells.
+"""Print a table of the lessons with cells, words, learner's lines, predictions, minutes, and the longest cells.
 
     python scripts/lesson_table.py [LESSON.ipynb ...]
 
@@ -32,7 +32,7 @@ class Size(NamedTuple):
 
 
 def count_words(text: str) -> int:
-    """Count the words of Markdown, without the targets of links and without marks."""
+    """Count the words of Markdown, without link targets and punctuation."""
     return len([word for word in re.sub(r"\]\([^)]*\)", "]", text).split() if re.search(r"\w", word)])
 
 
@@ -43,10 +43,10 @@ def code_lines(text: str) -> list[str]:
 
 def lines_in_holes(cell: dict[str, Any]) -> int:
     """Count the lines that a learner writes into a cell with a piece."""
-    found = CELL.match("".join(cell["source"]) + "\n")
-    if not found:
+    header = CELL.match("".join(cell["source"]) + "\n")
+    if not header:
         return 0
-    lines = (NOTEBOOKS / "scripts" / f"{found[2]}.py").read_text().splitlines()
+    lines = (NOTEBOOKS / "scripts" / f"{header[2]}.py").read_text().splitlines()
     known = functions("\n".join(lines))
     spans = [body_lines(known[name]) for name in cell["metadata"]["holes"]]
     return sum(len(code_lines("\n".join(lines[first - 1 : last]))) for first, last in spans)

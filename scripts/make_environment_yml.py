@@ -1,4 +1,4 @@
-"""Write the conda files from the lock files: the same pins, for Python 3.11."""
+"""Write the conda files for Python 3.11 with the pins of the lock files."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ FILES = {
 
 
 def locked_pins(lock: str, python: str = CONDA_PYTHON) -> list[str]:
-    """``name==version`` of each package in the lock that applies to a Python version on Linux x86-64."""
+    """Return ``name==version`` of each package of a lock file for a Python version on Linux x86-64."""
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -43,8 +43,8 @@ def locked_pins(lock: str, python: str = CONDA_PYTHON) -> list[str]:
     return pins
 
 
-def environment_yml(lock: str, file: str = "environment.yml") -> str:
-    """Content of a conda file, from that of its lock file."""
+def format_conda_file(lock: str, file: str = "environment.yml") -> str:
+    """Return the content of a conda file from that of its lock file."""
     pins = locked_pins(lock)
     name, lock_name = FILES[file]
     header = HEADER.format(file=file, name=name, lock=lock_name, python=CONDA_PYTHON)
@@ -53,4 +53,4 @@ def environment_yml(lock: str, file: str = "environment.yml") -> str:
 
 if __name__ == "__main__":
     for file, (_, lock_name) in FILES.items():
-        (ROOT / file).write_text(environment_yml((ROOT / lock_name).read_text(), file))
+        (ROOT / file).write_text(format_conda_file((ROOT / lock_name).read_text(), file))

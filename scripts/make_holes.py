@@ -24,13 +24,13 @@ HOLE = "...  # your code here"
 
 def functions(source: str) -> dict[str, ast.FunctionDef]:
     """Return the functions of a module by name, and the methods of its classes as ``Class.method``."""
-    found, nodes = {}, [("", node) for node in ast.parse(source).body]
+    by_name, nodes = {}, [("", node) for node in ast.parse(source).body]
     for prefix, node in nodes:
         if isinstance(node, ast.ClassDef):
             nodes += [(f"{node.name}.", child) for child in node.body]
         elif isinstance(node, ast.FunctionDef):
-            found[prefix + node.name] = node
-    return found
+            by_name[prefix + node.name] = node
+    return by_name
 
 
 def body_lines(function: ast.FunctionDef) -> tuple[int, int]:
@@ -64,20 +64,20 @@ def make_holes(source: str, holes: list[str]) -> str:
 
 
 def expected_source(cell: dict[str, Any]) -> str | None:
-    """Return what a cell of a notebook must contain, or None if it writes no piece."""
+    """Return the expected source of a cell, or None if it writes no piece."""
     source = "".join(cell["source"])
-    found = CELL.match(source + "\n")
-    if not found:
+    header = CELL.match(source + "\n")
+    if not header:
         return None
-    piece = (NOTEBOOKS / "scripts" / f"{found[2]}.py").read_text().rstrip("\n")
+    piece = (NOTEBOOKS / "scripts" / f"{header[2]}.py").read_text().rstrip("\n")
     holes = cell["metadata"].get("holes", [])
-    if bool(holes) == bool(found[3]):
-        raise ValueError(f"{found[1]}: a cell of a lesson lists its holes, and a cell of a solution has none")
-    return f"{found[1]}\n" + make_holes(piece, holes)
+    if bool(holes) == bool(header[3]):
+        raise ValueError(f"{header[1]}: a cell of a lesson lists its holes, and a cell of a solution has none")
+    return f"{header[1]}\n" + make_holes(piece, holes)
 
 
 def main() -> int:
-    """Write all notebooks, or check them. Returns the exit code."""
+    """Write all notebooks, or check them. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if a notebook is stale")
     options = parser.parse_args()

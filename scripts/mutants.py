@@ -1,11 +1,11 @@
-"""Put one bug at a time into a copy of the code, and run the tests that should notice it.
+"""Insert one bug at a time into a copy of the code, and run the tests that should detect it.
 
     python scripts/mutants.py [--count 160] [--seed 0] [--only sampling/feature_cache] [--list]
 
-The bugs are made from the syntax tree, so that they follow the code; which of them are tried is drawn with the seed, as
-many from each group of ``TARGETS``. A mutant is caught when the tests fail, or do not end in three times their time.
-Those that start no machines come first; the others try what these have let pass, and are counted by themselves.
-Exit code 1: fewer than 85 % are caught, not counting those that ``MAY_SURVIVE`` explains.
+The script derives the bugs from the syntax tree, so they follow the code. The seed selects the same number from each
+group of ``TARGETS``. A mutant is caught if the tests fail or take more than three times their usual time. The tests
+without machines run first. The other tests run on the mutants that these did not catch, and are counted separately.
+The exit code is 1 if fewer than 85 % are caught, without the mutants that ``MAY_SURVIVE`` explains.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKS = "not gpu and not browser and not root"
-# The modules, and the tests that should notice a bug in them. {}: the module's name.
+# Modules, and the tests that should detect a bug in them. {} stands for the name of the module.
 TARGETS = {
     "tutorial_lib/tasks/link.py": ["tests/tasks/test_link.py"],
     "tutorial_lib/sampling/*.py": ["tests/sampling", "tests/models", "tests/trainer/test_step_events.py"],
@@ -43,18 +43,18 @@ TARGETS = {
 }
 STAGES = ("not cluster", "cluster")  # without machines, then with
 NOTHING_TO_RUN = 5  # pytest's exit code
-# By the mutant as it is printed: why no test can or need notice it.
+# Printed mutants, and why no test can or must detect them
 MAY_SURVIVE = {
     "tutorial_lib/launcher/agent.py, _collect_exits: 1024  ->  (1025)": "the reported memory changes by a thousandth",
     "tutorial_lib/launcher/processes.py, end_descendants: time.monotonic() < deadline"
     "  ->  (time.monotonic() <= deadline)": "the moment of the deadline itself",
-    "tutorial_lib/launcher/processes.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "more looks",
-    "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it is for a rank that still writes rows then",
+    "tutorial_lib/launcher/processes.py, end_descendants: time.sleep(POLL_SECONDS)  ->  pass": "it checks more often",
+    "tutorial_lib/trainer/checkpoint.py, save: barrier()  ->  pass": "it waits for a rank that still writes rows",
     "tutorial_lib/tasks/task.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
-    "tutorial_lib/sampling/pipeline.py, prefetch: future.cancel()  ->  pass": "it only saves work that nobody wants",
+    "tutorial_lib/sampling/pipeline.py, prefetch: future.cancel()  ->  pass": "it only saves unused work",
     "tutorial_lib/tasks/link.py, split_of_edges: point < self.test  ->  (point <= self.test)": "no pair has that hash",
-    "tutorial_lib/sampling/rpc.py, sample: bool(remote.any())  ->  (True)": "it spares work on nothing",
-    "tutorial_lib/launcher/processes.py, end_descendants: reap()  ->  pass": "of the last one: all were reaped",
+    "tutorial_lib/sampling/rpc.py, sample: bool(remote.any())  ->  (True)": "it only saves time",
+    "tutorial_lib/launcher/processes.py, end_descendants: reap()  ->  pass": "all exit codes have been collected",
 }
 PAIRS = [(ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)]
 PAIRS += [(ast.And, ast.Or), (ast.Add, ast.Sub)]
@@ -62,7 +62,7 @@ SWAPS = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
 
 
 class Mutant(NamedTuple):
-    """A change of one expression or statement: what stands between two places (in bytes) of a file."""
+    """A change of one expression or statement, the bytes begin to end of a file."""
 
     path: str
     function: str
@@ -95,35 +95,35 @@ def mutate(node: ast.AST) -> Iterator[ast.AST]:
         yield from (ast.Constant(True), ast.Constant(False))
 
 
-def mutants_of(path: str) -> list[Mutant]:
+def list_mutants(path: str) -> list[Mutant]:
     """Return the mutants of a file, outside annotations, decorators, error texts and module-level code."""
     source = (ROOT / path).read_bytes()
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
-    found: list[Mutant] = []
+    mutants: list[Mutant] = []
 
     def visit(node: ast.AST, function: str) -> None:
         if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr)):
             return
         for changed in mutate(node) if function else ():
             if isinstance(node, ast.Constant) and path.startswith("notebooks"):
-                continue  # the numbers in a checker are its examples
-            place = node.test if isinstance(node, ast.If) else node
-            begin = starts[place.lineno - 1] + place.col_offset
-            end = starts[place.end_lineno - 1] + place.end_col_offset
+                continue  # numbers in an exercise's checks are examples
+            replaced = node.test if isinstance(node, ast.If) else node
+            begin = starts[replaced.lineno - 1] + replaced.col_offset
+            end = starts[replaced.end_lineno - 1] + replaced.end_col_offset
             new = f"({ast.unparse(changed)})" if isinstance(changed, ast.expr) else ast.unparse(changed)
-            found.append(Mutant(path, function, begin, end, source[begin:end].decode(), new))
+            mutants.append(Mutant(path, function, begin, end, source[begin:end].decode(), new))
         for child in ast.iter_child_nodes(node):
             visit(child, node.name if isinstance(node, ast.FunctionDef) else function)
 
     tree = ast.parse(source)
-    for node in ast.walk(tree):  # what is left out of every node
+    for node in ast.walk(tree):  # no mutants in these fields
         vars(node).update({name: None for name in ("annotation", "returns") if hasattr(node, name)})
         vars(node).update({name: [] for name in ("decorator_list", "bases") if hasattr(node, name)})
     visit(tree, "")
-    return found
+    return mutants
 
 
-def tests_of(path: str) -> tuple[str, ...]:
+def select_tests(path: str) -> tuple[str, ...]:
     """Return the arguments of pytest for a file."""
     words = next(words for pattern, words in TARGETS.items() if Path(path).match(pattern))
     return tuple(word.format(Path(path).stem) for word in words)
@@ -132,31 +132,31 @@ def tests_of(path: str) -> tuple[str, ...]:
 def run_tests(
     copies: Queue[Path], words: Sequence[str], stage: str, limit: float, mutant: Mutant | None = None
 ) -> tuple[bool, float]:
-    """Run tests in a copy of the code with this bug. Return whether they passed in time, and the seconds."""
-    at, start = copies.get(), time.monotonic()
-    source = (at / mutant.path).read_bytes() if mutant else b""
+    """Run tests in a copy of the code with this mutant. Return whether they passed in time, and the seconds."""
+    copy, start = copies.get(), time.monotonic()
+    source = (copy / mutant.path).read_bytes() if mutant else b""
     if mutant:
-        (at / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
-    # As a worker of the suite: with processes, network and /dev/shm of its own.
+        (copy / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
+    # Like a worker of the test suite, with separate processes, network and /dev/shm
     alone = [sys.executable, str(ROOT / "tests" / "programs" / "alone.py")]
     command = [*alone, sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *words]
     command += ["-m", f"{MARKS} and {stage}"]
-    environment = {**os.environ, "PYTHONPATH": f"{at}:{at}/notebooks", "PYTHONDONTWRITEBYTECODE": "1"}
-    kwargs = {"cwd": at, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy}/notebooks", "PYTHONDONTWRITEBYTECODE": "1"}
+    kwargs = {"cwd": copy, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(command, text=True, start_new_session=True, **kwargs)
     try:
-        said = process.communicate(timeout=limit)[0].strip()
+        output = process.communicate(timeout=limit)[0].strip()
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # and with it, all in its namespaces
+        os.killpg(process.pid, signal.SIGKILL)  # this also ends all processes in its namespaces
         process.communicate()
-        said = f"no end within {limit:.0f} s"
+        output = f"no end within {limit:.0f} s"
     if mutant:
-        (at / mutant.path).write_bytes(source)
-    copies.put(at)
+        (copy / mutant.path).write_bytes(source)
+    copies.put(copy)
     passed, seconds = process.returncode in (0, NOTHING_TO_RUN), time.monotonic() - start
-    what = f"{'passed' if passed else 'caught'} {mutant}" if mutant else f"no bug: {' '.join(words)}, {stage}"
-    why = MAY_SURVIVE.get(str(mutant))
-    print(f"{seconds:4.0f} s  {what}  [{why or said.splitlines()[-1]}]", flush=True)
+    label = f"{'passed' if passed else 'caught'} {mutant}" if mutant else f"no bug: {' '.join(words)}, {stage}"
+    reason = MAY_SURVIVE.get(str(mutant))
+    print(f"{seconds:4.0f} s  {label}  [{reason or output.splitlines()[-1]}]", flush=True)
     return passed, seconds
 
 
@@ -165,7 +165,7 @@ def sample_mutants(count: int, seed: int, only: str) -> list[Mutant]:
     groups = []
     for pattern in TARGETS:
         files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
-        groups.append([mutant for path in files if only in path for mutant in mutants_of(path)])
+        groups.append([mutant for path in files if only in path for mutant in list_mutants(path)])
         random.Random(f"{seed} {pattern}").shuffle(groups[-1])
     chosen: list[Mutant] = []
     while any(groups) and len(chosen) < count:
@@ -175,10 +175,10 @@ def sample_mutants(count: int, seed: int, only: str) -> list[Mutant]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=160)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=160, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the selection")
     parser.add_argument("--only", default="", help="only files with this in their path")
-    parser.add_argument("--list", action="store_true", help="print the mutants and try none")
+    parser.add_argument("--list", action="store_true", help="print the mutants without running tests")
     options = parser.parse_args()
     mutants = sample_mutants(options.count, options.seed, options.only)
     if options.list:
@@ -187,21 +187,21 @@ def main() -> int:
     workers = len(os.sched_getaffinity(0))
     copies: Queue[Path] = Queue()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(workers) as pool:
-        leave = shutil.ignore_patterns(".git", ".venv*", "runs", "data", "__pycache__", ".*_cache")
+        ignore = shutil.ignore_patterns(".git", ".venv*", "runs", "data", "__pycache__", ".*_cache")
         for number in range(workers):
             copies.put(Path(folder, str(number)))
             shutil.copytree(
-                ROOT, copies.queue[-1], ignore=lambda at, names: leave(at, names) if at == str(ROOT) else []
+                ROOT, copies.queue[-1], ignore=lambda path, names: ignore(path, names) if path == str(ROOT) else []
             )
-        limits = {(words, stage): 0.0 for words in {tests_of(m.path): 0 for m in mutants} for stage in STAGES}
+        limits = {(words, stage): 0.0 for words in {select_tests(m.path): 0 for m in mutants} for stage in STAGES}
         done = pool.map(lambda group: run_tests(copies, *group, limit=900), limits)
         for group, (passed, seconds) in zip(limits, done, strict=True):
             if not passed:
-                raise SystemExit(f"without a bug, these tests do not pass: {' '.join(group[0])}, {group[1]}")
+                raise SystemExit(f"these tests do not pass without a bug: {' '.join(group[0])}, {group[1]}")
             limits[group] = 3 * seconds + 30
 
         def caught_by(mutant: Mutant) -> str:
-            words = tests_of(mutant.path)
+            words = select_tests(mutant.path)
             return next((s for s in STAGES if not run_tests(copies, words, s, limits[words, s], mutant)[0]), "")
 
         caught = dict(zip(mutants, pool.map(caught_by, mutants), strict=True))

@@ -37,7 +37,7 @@ def direct_requirements(stack: str) -> list[Requirement]:
 def test_conda_files_are_current_and_pinned(stack):
     file = CONDA_FILES[stack]
     text = (ROOT / file).read_text()
-    assert text == make_environment_yml.environment_yml(LOCKS[stack], file)
+    assert text == make_environment_yml.format_conda_file(LOCKS[stack], file)
     conda = re.findall(r"^ +- ([\w.-]+)==(\S+)$", text, flags=re.MULTILINE)
     assert dict(conda) == locked(make_environment_yml.CONDA_PYTHON, stack)
     assert len(conda) > 100

@@ -96,7 +96,7 @@ def test_lesson_ends_with_links():
 def test_port_in_use_is_skipped():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert port < lab.free_port(port) < port + 20
+        assert port < lab.find_free_port(port) < port + 20
 
 
 def test_lab_starts_without_display(monkeypatch, capsys):
@@ -105,7 +105,7 @@ def test_lab_starts_without_display(monkeypatch, capsys):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("DGLBACKEND", "pytorch")
-    monkeypatch.setattr(sys, "argv", ["lab.py", "--port", str(port := lab.free_port(18888))])
+    monkeypatch.setattr(sys, "argv", ["lab.py", "--port", str(port := lab.find_free_port(18888))])
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(lab.os, "execv", started := Mock())
     lab.main()

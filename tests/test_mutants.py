@@ -10,9 +10,9 @@ mutants = load_script("mutants")
 def test_every_group_has_modules_and_tests():
     for pattern in mutants.TARGETS:
         paths = [str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)]
-        assert any(mutants.mutants_of(path) for path in paths), pattern
+        assert any(mutants.list_mutants(path) for path in paths), pattern
         for path in paths:
-            assert all((ROOT / word).exists() for word in mutants.tests_of(path) if word.startswith("tests/")), path
+            assert all((ROOT / word).exists() for word in mutants.select_tests(path) if word.startswith("tests/")), path
 
 
 def test_mutants_are_python_with_one_change():
@@ -24,4 +24,4 @@ def test_mutants_are_python_with_one_change():
 
 def test_allowed_survivors_are_current_mutants():
     for text in mutants.MAY_SURVIVE:
-        assert text in map(str, mutants.mutants_of(text.split(",")[0]))
+        assert text in map(str, mutants.list_mutants(text.split(",")[0]))
