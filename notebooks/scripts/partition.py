@@ -68,8 +68,8 @@ def stream_partition(indptr, indices, parts, order, previous=None):
 def renumber(part_of, parts):
     """Give the nodes of each part one range of new IDs, in the order of their original IDs.
 
-    Return ``node_map``, an int64 tensor with the original ID of each new ID, and a list with ``[first, end]`` for each
-    part. The part owns the new IDs from ``first`` to ``end - 1``.
+    Return ``node_map``, an int64 tensor with the original ID of each new ID, and a list with a list ``[first, end]``
+    for each part. The part owns the new IDs from ``first`` to ``end - 1``.
     """
     node_map = part_of.argsort(stable=True)
     ends = part_of.bincount(minlength=parts).cumsum(0).tolist()
@@ -123,9 +123,9 @@ def epoch_bytes(remote_rows, steps, width, parameters, overhead=0.0):
 def epoch_seconds(compute, received, mbit):
     """Return the seconds of an epoch on two machines that compute first and then receive.
 
-    ``compute`` is the number of seconds without the network, ``received`` lists the bytes of both machines, and
-    ``mbit`` is the bandwidth of each machine in megabits per second. Both machines receive at the same time, and the
-    epoch ends when both have their bytes.
+    ``compute`` is the number of seconds without a limit of the bandwidth, ``received`` lists the bytes of both
+    machines, and ``mbit`` is the bandwidth of each machine in megabits per second. Both machines receive at the same
+    time, and the epoch ends when both have their bytes.
     """
     return compute + 8 * max(received) / (mbit * 1e6)
 

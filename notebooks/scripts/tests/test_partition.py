@@ -97,12 +97,22 @@ def test_nodes_without_neighbors():
     assert got == expected
 
 
-@pytest.mark.parametrize(("count", "expected"), [(7, 1), (8, 1), (10, 0)])
+@pytest.mark.parametrize(("count", "expected"), [(8, 1), (10, 0)])
 def test_neighbors_against_size(count, expected):
     """Node 6 has two neighbors in part 0 with three nodes, and one in part 1 with two nodes. Compute both scores."""
     graph = adjacency([[], [], [], [], [], [], [0, 1, 3], *[[]] * (count - 7)])
     order = torch.tensor([0, 3, 1, 4, 2, 6, 5, *range(7, count)])  # 0, 1 and 2 get part 0, and 3 and 4 get part 1
     got = stream_partition(*graph, 2, order).tolist()[6]
+    assert got == expected
+
+
+def test_scores_of_seven_nodes():
+    """N / parts is 3.5, so do not round it. In both graphs, node 6 gets part 1. Compute the scores of both parts."""
+    got = []
+    for neighbors, order in [([0, 3, 4], [0, 3, 1, 4, 2, 5, 6]), ([0, 1, 2, 3], [0, 3, 1, 4, 2, 6, 5])]:
+        graph = adjacency([*[[]] * 6, neighbors])
+        got.append(stream_partition(*graph, 2, torch.tensor(order)).tolist()[6])
+    expected = [1, 1]
     assert got == expected
 
 
@@ -116,10 +126,10 @@ def test_a_second_pass():
 
 
 def test_new_ids():
-    """Part 0 owns nodes 2 and 3, so they become 0 and 1. Nodes of the same part keep their order."""
-    node_map, ranges = renumber(torch.tensor([1, 1, 0, 0, 3, 1]), 4)
-    got = node_map.tolist(), [list(map(int, pair)) for pair in ranges]
-    expected = [2, 3, 0, 1, 5, 4], [[0, 2], [2, 5], [5, 5], [5, 6]]
+    """Part 0 owns nodes 2 and 3, so they become 0 and 1. Parts 2 and 4 are empty, and their ranges are, too."""
+    node_map, ranges = renumber(torch.tensor([1, 1, 0, 0, 3, 1]), 5)
+    got = node_map.tolist(), ranges
+    expected = [2, 3, 0, 1, 5, 4], [[0, 2], [2, 5], [5, 5], [5, 6], [6, 6]]
     assert got == expected
 
 
@@ -172,12 +182,12 @@ def test_seconds_of_an_epoch(compute, mbit, expected):
 
 
 def test_ranks_agree():
-    """In three calls, another rank has the smallest number each time, and every rank must return this number."""
+    """In three calls, another rank has the smallest number each time, and every rank must return it as an int."""
     calls = [[8, 7, 9], [7, 9, 8], [9, 8, 7]]
 
     def agree(rank, _size):
-        return [agree_on_steps(steps[rank]) for steps in calls]
+        return [repr(agree_on_steps(steps[rank])) for steps in calls]
 
     got = fork(agree, 3, backend="gloo", threads=1, timeout=30, echo=False)
-    expected = [[7, 7, 7]] * 3
+    expected = [["7", "7", "7"]] * 3
     assert got == expected
