@@ -32,7 +32,9 @@ def start_ranks(function, world_size, *args):
 
 
 def first_failure(processes, seconds):
-    """Wait until a process has failed or all have ended. Kill the remaining processes, also before an error is raised.
+    """Wait until a process has failed or all have ended.
+
+    Kill the remaining processes and wait until they have ended (``join``), also before an error is raised.
 
     Args:
         processes: list of ``multiprocessing`` processes. ``exitcode`` is None while a process runs. A process has

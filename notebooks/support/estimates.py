@@ -37,4 +37,4 @@ def compare_estimate(
         return
     print(f"The estimate is {ratio:,.3g} times the measurement.")
     known = {1 / factor: text for factor, text in MISTAKES.items()} | MISTAKES | (mistakes or {})
-    print(*[text for factor, text in known.items() if abs(ratio / factor - 1) <= within][-1:], sep="\n")
+    print(*[text for factor, text in known.items() if abs(ratio - factor) <= within * factor][-1:], sep="\n")

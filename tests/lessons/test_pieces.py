@@ -197,9 +197,10 @@ def test_piece_is_copied_only_into_learner_folder(work, capsys, monkeypatch):
         (20, "a factor of 2"),
         (10e6, "Bytes and MB differ"),
         (30, "The estimate is 3 times the measurement.\nThree copies?"),
+        (0, "The estimate is 0 times the measurement.\nNo copy?"),
         ("ten", "must be a number, and it is 'ten'"),
     ],
 )
 def test_estimates(estimate, said, capsys):
-    compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?"})
+    compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?", 0: "No copy?"})
     assert said in capsys.readouterr().out

@@ -14,7 +14,7 @@ import pitfalls
 from support.processes import fork
 
 JOB = """
-import json, multiprocessing, pathlib, socket
+import json, multiprocessing, pathlib, socket, sys, time
 
 def report(rank, world_size, port, threads, folder, name):
     free = True
@@ -25,28 +25,39 @@ def report(rank, world_size, port, threads, folder, name):
             free = False
     found = [rank, world_size, port, threads, free, multiprocessing.get_start_method()]
     pathlib.Path(folder, f"{name}-{rank}").write_text(json.dumps(found))
+    end = time.monotonic() + 10
+    while not pathlib.Path(folder, name).exists():
+        if time.monotonic() > end:
+            sys.exit(3)
+        time.sleep(0.02)
 """
 
 
-def reports(folder, name, cpus, monkeypatch):
-    """Start two ranks while this process may use some CPUs, and return what the ranks have received."""
+def start(folder, name, cpus, monkeypatch):
+    """Start two ranks while this process may use some CPUs, and return their exit codes."""
     import job
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
     processes = pitfalls.start_ranks(job.report, 2, str(folder), name)
+    (folder / name).touch()  # the ranks wait for this file
     for process in processes:
         process.join(60)
-    return [json.loads((folder / f"{name}-{rank}").read_text()) for rank in range(2)]
+    return [process.exitcode for process in processes]
 
 
 def test_start_ranks(tmp_path, monkeypatch):
-    """Spawn the ranks. Let the kernel choose one port for a job (port 0). A job on one CPU has one thread per rank."""
+    """Start the processes with ``multiprocessing.get_context("spawn")``. Exit code 3 means that you wait for the ranks.
+
+    Let the kernel choose one port for a job (port 0). A job on one CPU has one thread per rank.
+    """
     (tmp_path / "job.py").write_text(JOB)
     monkeypatch.syspath_prepend(str(tmp_path))
-    first, second = (reports(tmp_path, name, cpus, monkeypatch) for name, cpus in (("first", 5), ("second", 1)))
-    ports = {row[2] for row in first + second}
-    got = first + second, len(ports)
-    expected = [[r, 2, job[r][2], t, True, "spawn"] for job, t in ((first, 2), (second, 1)) for r in (0, 1)], 2
+    got = "exit codes", *(start(tmp_path, name, cpus, monkeypatch) for name, cpus in (("first", 5), ("second", 1)))
+    expected = "exit codes", [0, 0], [0, 0]
+    assert got == expected
+    rows = [json.loads((tmp_path / f"{name}-{r}").read_text()) for name in ("first", "second") for r in (0, 1)]
+    got = rows, len({row[2] for row in rows})
+    expected = [[r, 2, rows[k][2], t, True, "spawn"] for k, t in ((0, 2), (2, 1)) for r in (0, 1)], 2
     assert got == expected
 
 
@@ -60,7 +71,7 @@ def nap(seconds, code):
 
 
 def watch(plan, seconds):
-    """Start a process for each (seconds, exit code). Return the result, whether it was late, and what still runs."""
+    """Start a process for each (seconds, exit code). Return the result, whether it was late, and what is not joined."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=nap, args=entry) for entry in plan]
     for process in processes:
@@ -71,11 +82,12 @@ def watch(plan, seconds):
     except TimeoutError:
         result = "TimeoutError"
     finally:
-        late, alive = time.monotonic() - start > 10, [number for number, p in enumerate(processes) if p.is_alive()]
+        late = time.monotonic() - start > 10
+        left = [number for number, p in enumerate(processes) if os.path.exists(f"/proc/{p.pid}")]  # until it is joined
         for process in processes:
             process.kill()
             process.join()
-    return result, late, alive
+    return result, late, left
 
 
 @pytest.mark.parametrize(
@@ -88,34 +100,35 @@ def watch(plan, seconds):
     ],
 )
 def test_first_failure(plan, seconds, result):
-    """Check all exit codes repeatedly. Kill the other processes after a failure, and also after the time limit."""
+    """Check all exit codes repeatedly. Kill the others after a failure or timeout. Join a process after you kill it."""
     got, expected = watch(plan, seconds), (result, False, [])
     assert got == expected
 
 
-CASES = [(seed, epoch, rank) for seed in (7, 8) for epoch in (0, 1) for rank in (0, 1, 2)]
+NUMBERS = (0, 1, 10, 100, 999)
+CASES = [(seed, epoch, rank) for seed in (7, 8) for epoch in NUMBERS for rank in NUMBERS]
 IDS = torch.arange(100, 140)
 
 
 def test_the_order_is_equal_on_all_ranks():
-    """Each node belongs to one rank. Shuffle with a ``torch.Generator`` that has the same seed on all ranks."""
+    """Shuffle with a ``torch.Generator`` that has the same seed on all ranks. Rank r takes ``[r::world_size]``."""
     epochs = []
     for seed, epoch in ((7, 0), (7, 1), (8, 0), (7, 0)):
         shares = [pitfalls.random_epoch(IDS, seed, epoch, rank, 3).tolist() for rank in range(3)]
-        epochs.append(
-            [list(map(len, shares)), sorted(node for share in shares for node in share) == IDS.tolist(), shares]
-        )
-    orders = [epoch[2] for epoch in epochs]
-    got = [epoch[:2] for epoch in epochs], [order == orders[0] for order in orders]
-    expected = [[[14, 13, 13], True]] * 4, [True, False, False, True]
+        whole = pitfalls.random_epoch(IDS, seed, epoch, 0, 1).tolist()
+        right = sorted(whole) == IDS.tolist(), shares == [whole[rank::3] for rank in range(3)]
+        epochs.append([list(map(len, shares)), *right, whole])
+    orders = [epoch.pop() for epoch in epochs]
+    got = epochs, [order == orders[0] for order in orders]
+    expected = [[[14, 13, 13], True, True]] * 4, [True, False, False, True]
     assert got == expected
 
 
 def test_dropout_differs():
-    """Combine the seed, the epoch and the rank, so that two combinations never result in the same number."""
+    """Combine the seed, the epoch and the rank (up to 999), so that two combinations never result in one number."""
     masks = {}
     for case in (*CASES, *CASES):
-        pitfalls.random_epoch(IDS, *case, 3)
+        pitfalls.random_epoch(torch.arange(1000), *case, 1000)
         masks.setdefault(case, set()).add(tuple(torch.rand(8).tolist()))
     got = len(set.union(*masks.values())), max(map(len, masks.values()))
     expected = len(CASES), 1

@@ -38,11 +38,11 @@ def _compare(number: int, answers: dict[str, tuple[str, str]], diagnosis: dict[s
 
 @exercise(1)
 def check_hang(diagnosis: dict[str, Any]) -> None:
-    """Exercise 1: the rank that does not call the collective, the rank that it waits for, and the cause (a letter)."""
+    """Exercise 1: the rank that causes the hang, the rank that it waits for, and the cause (a letter)."""
     _compare(1, HANG, diagnosis)
 
 
 @exercise(2)
 def check_number(diagnosis: dict[str, Any]) -> None:
-    """Exercise 2: the rank that omits a collective, the step in which it does, and the cause (a letter)."""
+    """Exercise 2: the rank that is responsible, the step, and the cause (a letter)."""
     _compare(2, NUMBER, diagnosis)

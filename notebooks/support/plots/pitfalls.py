@@ -55,7 +55,7 @@ def steps_of_ranks(counts: Sequence[int]) -> Figure:
                     text, fill, edge = ("no batch" if step >= count else "not run"), "white", LIGHT
                 box(ax, step + 0.06, y + 0.18, 0.88, 0.64, text, fill, edge)
         named_rows(ax, "rank", len(counts), at=len(counts) - 0.5, by=-1)
-        ax.set_xticks([step + 0.5 for step in range(longest)], [f"step {step}" for step in range(longest)])
+        ax.set_xticks([step + 0.5 for step in range(longest)], [f"step {step + 1}" for step in range(longest)])
         ax.set(xlim=(-0.05, longest + 0.05), ylim=(-0.05, len(counts) + 0.05))
         ax.set_title("with Join: a rank without batches sends zeros" if cure else "without Join: a rank waits")
         bare(ax)
