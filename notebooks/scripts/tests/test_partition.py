@@ -108,10 +108,8 @@ def test_neighbors_against_size(count, expected):
 
 def test_scores_of_seven_nodes():
     """N / parts is 3.5, so do not round it. In both graphs, node 6 gets part 1. Compute the scores of both parts."""
-    got = []
-    for neighbors, order in [([0, 3, 4], [0, 3, 1, 4, 2, 5, 6]), ([0, 1, 2, 3], [0, 3, 1, 4, 2, 6, 5])]:
-        graph = adjacency([*[[]] * 6, neighbors])
-        got.append(stream_partition(*graph, 2, torch.tensor(order)).tolist()[6])
+    cases = [([0, 3, 4], [0, 3, 1, 4, 2, 5, 6]), ([0, 1, 2, 3], [0, 3, 1, 4, 2, 6, 5])]
+    got = [stream_partition(*adjacency([*[[]] * 6, n]), 2, torch.tensor(order)).tolist()[6] for n, order in cases]
     expected = [1, 1]
     assert got == expected
 

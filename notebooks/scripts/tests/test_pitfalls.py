@@ -26,10 +26,9 @@ def report(rank, world_size, port, threads, folder, name):
     found = [rank, world_size, port, threads, free, multiprocessing.get_start_method()]
     pathlib.Path(folder, f"{name}-{rank}").write_text(json.dumps(found))
     end = time.monotonic() + 10
-    while not pathlib.Path(folder, name).exists():
-        if time.monotonic() > end:
-            sys.exit(3)
+    while not pathlib.Path(folder, name).exists() and time.monotonic() < end:
         time.sleep(0.02)
+    sys.exit(0 if pathlib.Path(folder, name).exists() else 3)
 """
 
 
@@ -47,7 +46,6 @@ def start(folder, name, cpus, monkeypatch):
 
 def test_start_ranks(tmp_path, monkeypatch):
     """Start the processes with ``multiprocessing.get_context("spawn")``. Exit code 3 means that you wait for the ranks.
-
     Let the kernel choose one port for a job (port 0). A job on one CPU has one thread per rank.
     """
     (tmp_path / "job.py").write_text(JOB)
