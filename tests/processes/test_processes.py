@@ -188,7 +188,7 @@ def test_in_jupyter():
     assert texts[1] == "[2]"
     assert texts[2] == "[rank 0] from a cell\n[rank 1] from a cell\n[0, 1]"
     assert texts[3].startswith("mine is defined in a notebook cell (module __main__)")
-    assert "Put it in a module" in texts[3]
+    assert "Write it to a module" in texts[3]
 
 
 @pytest.mark.parametrize(
