@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 def rank_batches(ids, batch_size, epoch):
     """Return one pair for each step of the epoch: this rank's seed nodes (int64) and the size of the whole batch.
 
-    Shuffle ``ids`` in an order that is equal on all ranks and different in each epoch, and cut them into batches of
-    ``batch_size`` (the last one has the remaining nodes). Each rank takes ``batch[rank::world_size]`` of every batch,
-    which can be empty in the last one. Create a ``torch.Generator``, because dropout uses the global one.
+    Shuffle ``ids`` in the same order on all ranks and in a different order in each epoch, and cut them into batches of
+    ``batch_size`` (the last one has the remaining nodes). Each rank takes ``batch[rank::world_size]`` of every batch.
+    This part of the last batch can be empty. Create a ``torch.Generator``, because dropout uses the global one.
     """
     generator = torch.Generator().manual_seed(epoch)
     order = ids[torch.randperm(len(ids), generator=generator)]
@@ -29,10 +29,10 @@ def rank_batches(ids, batch_size, epoch):
 
 
 def weighted_reduce(total, weight):
-    """Return the sum of all ranks' totals divided by the sum of their weights, a float, on every rank.
+    """Return the sum of the totals of all ranks divided by the sum of their weights, a float, on every rank.
 
     ``total`` is the sum of a value over the nodes of this rank, and ``weight`` is their number, which can be 0. Add in
-    float64, because float32 has no odd integers above 16.8 million.
+    float64, because float32 cannot represent odd integers above 16.8 million.
     """
     sums = torch.tensor([total, weight], dtype=torch.float64)
     dist.all_reduce(sums)
@@ -48,12 +48,12 @@ def scores_and_labels(model, graph, seeds, sampler):
 
 
 def train_epoch(model, optimizer, graph, batches, sampler):
-    """Train one epoch and return the mean of the cross-entropy over the seed nodes of all ranks, a float.
+    """Train one epoch and return the mean cross-entropy over the seed nodes of all ranks, a float.
 
-    Each step uses the gradient of the mean loss over the seed nodes of **all** ranks. DDP adds the gradients and
-    divides them by the number of ranks. Therefore multiply the **summed** loss of this rank by
-    ``world_size / size of the whole batch`` before ``backward()``. Also make the steps in which this rank has no seed
-    nodes, because the other ranks wait for it. ``scores_and_labels`` computes the scores of a batch.
+    Each step uses the gradient of the mean loss over the seed nodes of **all** ranks. DDP adds the gradients of the
+    ranks and divides by their number. Therefore multiply the **summed** loss of this rank by
+    ``world_size / size of the whole batch`` before ``backward()``. Take every step, even if this rank has no seed nodes
+    in it, because the other ranks wait. ``scores_and_labels`` computes the scores of a batch.
 
     Args:
         model: GraphSAGE in DistributedDataParallel.
@@ -77,7 +77,7 @@ def evaluate(model, graph, ids, sampler, batch_size=1024):
     """Return the accuracy on the nodes ``ids``, a float, on every rank. Each rank predicts a part of the nodes.
 
     The model is the one inside DDP, so ranks may have different numbers of batches. Use its evaluation mode and batches
-    of at most ``batch_size`` nodes of this rank. There can be fewer nodes than ranks, so a part can be empty.
+    of at most ``batch_size`` nodes of this rank. With fewer nodes than ranks, some parts are empty.
     """
     model.eval()
     mine = ids[dist.get_rank() :: dist.get_world_size()]
@@ -89,10 +89,10 @@ def evaluate(model, graph, ids, sampler, batch_size=1024):
 
 
 def save_best(model, accuracy, best, path):
-    """Save the weights if ``accuracy`` is higher than ``best``, and return the higher of both.
+    """Save the weights if ``accuracy`` is higher than ``best``, and return the higher of the two.
 
-    Rank 0 writes the weights of ``model.module`` to ``f"{path}.new"`` and renames this file with ``os.replace``, so a
-    complete file exists at all times. No rank returns before the rename. All ranks pass the same numbers.
+    Rank 0 writes the weights of ``model.module`` to ``f"{path}.new"`` and renames this file with ``os.replace``, so
+    ``path`` never contains half a file. No rank returns before the rename. All ranks pass the same numbers.
     """
     if accuracy > best:
         if dist.get_rank() == 0:
@@ -105,7 +105,7 @@ def save_best(model, accuracy, best, path):
 def fix_openmp(function):
     """Return a function that behaves like a direct call of ``function``, but runs in a new ``threading.Thread``.
 
-    It passes on all arguments, the returned value, and exceptions (also ``SystemExit``, which is a ``BaseException``).
+    It passes on all arguments, the returned value, and all exceptions, even ``SystemExit``, a ``BaseException``.
     """
 
     @functools.wraps(function)

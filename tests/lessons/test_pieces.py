@@ -204,3 +204,5 @@ def test_piece_is_copied_only_into_learner_folder(work, capsys, monkeypatch):
 def test_estimates(estimate, said, capsys):
     compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?", 0: "No copy?"})
     assert said in capsys.readouterr().out
+    compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?"}, label="upper limit")
+    assert said.replace("measurement", "upper limit") in capsys.readouterr().out

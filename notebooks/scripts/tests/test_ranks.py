@@ -9,6 +9,7 @@ import dgl
 import pytest
 import torch
 import torch.nn.functional as F
+from scores import Scores
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -32,7 +33,7 @@ def steps_of(count):
 
 
 def test_each_step_has_a_whole_batch():
-    """Divide every batch among the ranks. Each rank returns all steps, and the number of nodes of the whole batch."""
+    """Divide every batch among the ranks. Each rank returns all steps, with the number of nodes in the whole batch."""
     parts, numbers = steps_of(3)
     got = [sorted(map(len, step)) for step in parts], numbers
     expected = [[1, 1, 2], [1, 1, 2], [0, 0, 1]], [4, 4, 1]
@@ -40,14 +41,14 @@ def test_each_step_has_a_whole_batch():
 
 
 def test_every_node_once_and_in_the_same_step():
-    """Three ranks together use the nodes of one rank in each step, and all IDs in an epoch. All ranks shuffle alike."""
+    """In each step, three ranks together have the nodes of one rank. An epoch has all IDs. All ranks shuffle alike."""
     one, three = ([sorted(node for part in step for node in part) for step in steps_of(count)[0]] for count in (1, 3))
     got, expected = (three, sorted(node for step in three for node in step)), (one, IDS.tolist())
     assert got == expected
 
 
 def test_order_changes_with_the_epoch():
-    """Shuffle with a generator that has the epoch as its seed, and leave the global generator as it is."""
+    """Shuffle with a new generator whose seed depends on the epoch, and do not change the global generator."""
 
     def compare(*_):
         before = torch.get_rng_state()
@@ -66,22 +67,12 @@ def test_weighted_reduce(totals, mean):
     assert got == expected
 
 
-class Scores(nn.Module):
-    def __init__(self, weight, mode):
-        super().__init__()
-        self.weight, self.mode = nn.Parameter(weight), mode
-
-    def forward(self, blocks, x):
-        assert self.training is self.mode, "the model is in the wrong mode (training or evaluation)"
-        return x[: blocks[-1].num_dst_nodes()] @ self.weight
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_steps_are_those_of_one_process(count):
-    """The gradient of a step is that of the mean loss over the nodes of all ranks, also if a rank has no node."""
+    """Each step uses the gradient of the mean loss over the nodes of all ranks, even if one rank has no node."""
     certain = torch.zeros(6, 3)
     certain[3, LABELS[3]] = 100.0  # the loss of node 3 is zero, and that of the other nodes is log(3)
-    optimizer = torch.optim.SGD((model := Scores(certain.clone(), True)).parameters(), lr=1.0)
+    optimizer = torch.optim.SGD((model := Scores(certain.clone())).parameters(), lr=1.0)
 
     def train(rank, size):
         pairs = [(batch[rank::size], len(batch)) for batch in (torch.arange(5), torch.tensor([5]))]
@@ -94,12 +85,26 @@ def test_steps_are_those_of_one_process(count):
     assert torch.allclose(got, expected, atol=1e-4)
 
 
+class CountedSampler:
+    def __init__(self):
+        self.sizes = []
+
+    def sample_blocks(self, graph, seeds):
+        self.sizes.append(len(seeds))
+        return FULL.sample_blocks(graph, seeds)
+
+
 @pytest.mark.parametrize(("nodes", "share"), [([0, 1, 3, 5], 0.75), ([4], 0.0)])
 def test_evaluate_on_three_ranks(nodes, share):
-    """Count correct predictions of every third node, and divide the sum of counts by the number of all nodes."""
-    model = Scores(F.one_hot(torch.tensor([0, 1, 0, 2, 2, 1])).float(), False)  # predicted classes
-    got = on_ranks(3, lambda *_: ranks.evaluate(model.train(), GRAPH, torch.tensor(nodes), FULL, batch_size=1))
-    expected = [share] * 3
+    """Divide the correct predictions of all ranks by all nodes. Predict each node on one rank, in batches."""
+    model = Scores(F.one_hot(torch.tensor([0, 1, 0, 2, 2, 1])).float(), mode=False)  # predicted classes
+
+    def evaluate(*_):
+        accuracy = ranks.evaluate(model.train(), GRAPH, torch.tensor(nodes), sampler := CountedSampler(), batch_size=1)
+        return accuracy, sum(sampler.sizes), max(sampler.sizes, default=0)
+
+    accuracies, counts, largest = zip(*on_ranks(3, evaluate))
+    got, expected = [*accuracies, sum(counts), max(largest)], [*[share] * 3, len(nodes), 1]  # 1 is the batch size
     assert got == pytest.approx(expected)
 
 
@@ -110,7 +115,7 @@ class Slow(nn.Linear):
 
 
 def test_save_best(tmp_path):
-    """Rank 0 writes a new file and renames it. No rank returns before, and the old file is never half overwritten."""
+    """Rank 0 writes a new file and renames it. No rank returns before the rename. Never write into the old file."""
 
     def save(rank, _size):
         model, path, best, found = DistributedDataParallel(Slow(1, 1)), tmp_path / "best.pt", 0.0, []
@@ -136,7 +141,7 @@ def add(a, b=0):
 
 
 def test_fix_openmp():
-    """Pass on arguments and result. An exception ends only its thread, so keep it there and raise it in the caller."""
+    """Pass on arguments and result. An exception ends only its thread, so store it and raise it in the caller."""
     for b, error in ((None, SystemExit), ("a label", TypeError)):
         with pytest.raises(error):
             ranks.fix_openmp(add)(2, b=b)

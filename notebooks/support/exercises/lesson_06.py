@@ -28,6 +28,6 @@ def check_macro_accuracy(macro_accuracy: Callable[[Any, Any, int], float]) -> No
 
         results = fork(on_rank, RANKS, backend="gloo", threads=1, timeout=60, echo=False)
         got = [round(value, 4) if isinstance(value, float) else value for value in results]
-        hint = "sum two vectors over the ranks, correct predictions and nodes of each class, and divide afterwards"
+        hint = "Sum two vectors over the ranks, the correct predictions and the nodes of each class. Divide afterwards."
         what = f"{len(labels)} nodes, result of each rank"
         expect(what, got, [round(sum(expected) / len(expected), 4)] * RANKS, hint)

@@ -18,7 +18,7 @@ def two_ranks() -> Figure:
     """Draw two ranks that read one graph and have separate shares, loaders and models."""
     fig, ax = drawing(10.5, 4.9, 10.8, 7.2)
     for rank, x in enumerate((0.1, 6.1)):
-        frame(ax, x, 2.2, 4.6, 4.9, f"rank {rank}: one process, one CPU share or one GPU")
+        frame(ax, x, 2.2, 4.6, 4.9, f"rank {rank}: one process, one CPU core or one GPU")
         box(ax, x + 0.4, 5.6, 3.8, 0.8, "its copy of the model", SKY, BLUE)
         box(ax, x + 0.4, 4.05, 3.8, 0.8, "its sampler and loader", LIGHT)
         box(ax, x + 0.4, 2.5, 3.8, 0.8, "its share of the training nodes", LIGHT)
@@ -30,7 +30,7 @@ def two_ranks() -> Figure:
     write(ax, 5.4, 6.12, "gradients,\naveraged (DDP)", va="bottom", fontsize=9)
     shared = "one copy in memory: the graph in its sparse formats, the features, the labels"
     box(ax, 0.1, 0.15, 10.6, 0.95, shared, SAND, ORANGE)
-    write(ax, 5.4, 1.62, "read by all\nunder fork", fontsize=9)
+    write(ax, 5.4, 1.62, "forked ranks\nread it", fontsize=9)
     for start, end in (((4.75, 1.1), (4.3, 4.2)), ((6.05, 1.1), (6.5, 4.2))):
         arrow(ax, start, end, linestyle="--")
     return fig

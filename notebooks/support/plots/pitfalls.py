@@ -16,25 +16,26 @@ def _pointer(ax: Axes, x: float, text: str, color: str = INK) -> None:
 
 
 def what_a_fork_copies() -> Figure:
-    """Draw a parent with an OpenMP pool, the child that hangs, and the child with ``fix_openmp``."""
+    """Draw a parent with an OpenMP worker, the child that hangs, and the child with ``fix_openmp``."""
     fig, (parent, child, cured) = figure(10.5, 3.9, 1, 3)
-    titles = ("before the fork: the parent", "after the fork: the child", "the child with fix_openmp")
+    titles = ("parent before the fork", "child after the fork", "child with fix_openmp")
     for ax, title in zip((parent, child, cured), titles, strict=True):
         canvas(ax, 4, 4.9, title=title)
         frame(ax, 0.1, 0.1, 3.8, 4.7, "one process")
-    note = "main thread\n“my pool has one worker”"
+    note = "main thread\nrecord: one worker"
     box(parent, 0.4, 2.9, 3.2, 1.0, note, SKY, BLUE)
     box(parent, 0.9, 0.5, 2.2, 0.8, "worker thread", SAND, ORANGE)
     _pointer(parent, 2.0, "divides work")
 
-    box(child, 0.4, 2.9, 3.2, 1.0, note + ": copied", SKY, BLUE)
-    cell(child, 0.9, 0.5, 2.2, 0.8, "not copied", "none", VERMILION, color=VERMILION, patch={"ls": ":", "lw": 1.6})
+    box(child, 0.4, 2.9, 3.2, 1.0, note + " (copied)", SKY, BLUE)
+    dotted = {"ls": ":", "lw": 1.6}
+    cell(child, 0.9, 0.5, 2.2, 0.8, "worker not copied", "none", VERMILION, color=VERMILION, patch=dotted)
     _pointer(child, 2.0, "waits forever", VERMILION)
 
     box(cured, 0.25, 2.9, 1.6, 1.0, "main thread\nwaits", LIGHT)
-    box(cured, 2.1, 2.9, 1.65, 1.0, "new thread\n“no pool yet”", SKY, BLUE)
-    box(cured, 1.4, 0.5, 2.2, 0.8, "new worker thread", SAND, ORANGE)
-    _pointer(cured, 2.7, "creates one")
+    box(cured, 2.1, 2.9, 1.65, 1.0, "new thread\nno record", SKY, BLUE)
+    box(cured, 1.4, 0.5, 2.2, 0.8, "new worker", SAND, ORANGE)
+    _pointer(cured, 2.7, "creates it")
     return fig
 
 
