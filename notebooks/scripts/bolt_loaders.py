@@ -1,14 +1,13 @@
-"""Time three loaders in turn, with the same ranks and batches: torchrun ... bolt_loaders.py FOLDER OUT.json
+"""Time four loaders in turn, with the same ranks and batches: torchrun ... bolt_loaders.py FOLDER OUT.json
 
 Each rank uses one thread. The file contains the milliseconds per batch of each loader, for small and for large batches.
+For the loaders of GraphBolt, it also contains the milliseconds of a pass without any batch.
 """
 
 import json
 import sys
 import time
-import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import dgl
 import dgl.graphbolt as gb
@@ -20,30 +19,26 @@ from graphbolt_loader import make_source, open_dataset, rank_pipeline, train_epo
 from leave import leave
 from ranks import rank_batches
 from sage import GraphSAGE
+from train_ranks import dgl_batches
 
 ROUNDS = 6  # the first round is a warm-up
 SETTINGS = {"128 seed nodes, fan-outs 5, 10": (128, [5, 10]), "512 seed nodes, fan-outs 10, 10, 10": (512, [10] * 3)}
-LOADERS = ("dgl.dataloading", "GraphBolt's pipeline", "gb.DataLoader")
+LOADERS = ("DGL's sampler", "your pipeline", "pipeline and thread", "gb.DataLoader")
 
 
 def batches_of(loader, dataset, graph, rows, fanouts):
-    """Yield the batches of this rank from one of the loaders. All loaders get the same seed nodes."""
+    """Return the batches of this rank from one of the loaders. All loaders get the same seed nodes."""
     items = dataset.tasks[0].train_set
-    if loader != "dgl.dataloading":
-        pipeline = rank_pipeline(make_source(items, rows), dataset, fanouts)
-        yield from pipeline if loader == LOADERS[1] else gb.DataLoader(pipeline, overlap_feature_fetch=False)
-        return
-    ids, labels, start = items[:][0][torch.cat(rows)].long(), items[:][1][torch.cat(rows)], 0
-    sampler = dgl.dataloading.NeighborSampler(fanouts)
-    for inputs, seeds, blocks in dgl.dataloading.DataLoader(graph, ids, sampler, batch_size=len(rows[0])):
-        features = dataset.feature.read("node", None, "feat", inputs)
-        yield SimpleNamespace(
-            blocks=blocks, node_features={"feat": features}, labels=labels[start : start + len(seeds)]
-        )
-        start += len(seeds)
+    if loader == "DGL's sampler":
+        return dgl_batches(dataset, graph, items, rows, fanouts, "cpu")
+    source = make_source(items, rows)
+    if loader == "pipeline and thread":
+        source = source.prefetch(2)  # gb.DataLoader inserts the same stage before copy_to
+    pipeline = rank_pipeline(source, dataset, fanouts)
+    return gb.DataLoader(pipeline, overlap_feature_fetch=False) if loader == "gb.DataLoader" else pipeline
 
 
-def milliseconds(work, count):
+def milliseconds(work, count=1):
     """Return the time of a call, divided by the number of batches. The ranks start together."""
     dist.barrier()
     begin = time.perf_counter()
@@ -52,7 +47,6 @@ def milliseconds(work, count):
 
 
 def main(folder, out):
-    warnings.filterwarnings("ignore", message="Dataloader CPU affinity")
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     dataset = open_dataset(folder)
@@ -62,16 +56,19 @@ def main(folder, out):
     for name, (batch_size, fanouts) in SETTINGS.items():
         model = DistributedDataParallel(GraphSAGE(width, 64, dataset.tasks[0].metadata["num_classes"], len(fanouts)))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        found[name] = {loader: {"batches alone": [], "training": []} for loader in LOADERS}
+        found[name] = {loader: {"batches alone": [], "training": [], "no batch": []} for loader in LOADERS}
         for number in range(ROUNDS):
             pairs = rank_batches(torch.arange(len(dataset.tasks[0].train_set)), batch_size, number)
             rows, sizes = [part for part, _ in pairs], [size for _, size in pairs]
-            for loader in LOADERS[number % 3 :] + LOADERS[: number % 3]:  # each round starts with another loader
-                batches = [batches_of(loader, dataset, graph, rows, fanouts) for _ in range(2)]
-                alone = milliseconds(lambda: [batch.blocks for batch in batches[0]], len(rows))  # noqa: B023
-                trained = milliseconds(lambda: train_epoch(model, optimizer, batches[1], sizes), len(rows))  # noqa: B023
-                for key, value in (("batches alone", alone), ("training", trained)):
-                    found[name][loader][key] += [value] if number else []
+            for loader in LOADERS[number % 4 :] + LOADERS[: number % 4]:  # each round starts with another loader
+                alone, train, none = (batches_of(loader, dataset, graph, r, fanouts) for r in (rows, rows, []))
+                row = found[name][loader]
+                for key, value in (
+                    ("batches alone", milliseconds(lambda: [batch.blocks for batch in alone], len(rows))),  # noqa: B023
+                    ("training", milliseconds(lambda: train_epoch(model, optimizer, train, sizes), len(rows))),  # noqa: B023
+                    ("no batch", milliseconds(lambda: list(none))),  # noqa: B023
+                ):
+                    row[key] += [value] if number else []
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(found))
 

@@ -18,12 +18,8 @@ def pipeline():
     return gb.ItemSampler(ITEMS, batch_size=2)
 
 
-def print_by_rank(*words):
-    """Print the words of each rank, in the order of the ranks."""
-    for rank in range(dist.get_world_size()):
-        if rank == dist.get_rank():
-            print(f"rank {rank}:", *words, flush=True)
-        dist.barrier()
+def print_on_rank(text, found):
+    print(f"rank {dist.get_rank()}: {text} {found}\n", end="", flush=True)  # one write, so ranks do not mix lines
 
 
 def open_files():
@@ -46,11 +42,11 @@ if sys.argv[1] == "alone":
         list(gb.DataLoader(pipeline()))
     dist.barrier()
 else:
-    print_by_rank("the pipeline itself", [batch.seed_nodes.tolist() for batch in pipeline()])
-    print_by_rank("in gb.DataLoader   ", [batch.seed_nodes.tolist() for batch in gb.DataLoader(pipeline())])
-    print_by_rank("new files per pass, the pipeline itself", files_per_pass(iter, 4))
-    print_by_rank("new files per pass, gb.DataLoader      ", files_per_pass(gb.DataLoader, 4))
+    print_on_rank("the pipeline itself", [batch.seed_nodes.tolist() for batch in pipeline()])
+    print_on_rank("in gb.DataLoader   ", [batch.seed_nodes.tolist() for batch in gb.DataLoader(pipeline())])
+    print_on_rank("new files per pass, the pipeline itself", files_per_pass(iter, 4))
+    print_on_rank("new files per pass, gb.DataLoader      ", files_per_pass(gb.DataLoader, 4))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 60, hard))  # allow 60 more files
-    print(f"passes without the loader: {len(files_per_pass(iter, 60))}\n", end="", flush=True)
-    print("passes with the loader:", len(files_per_pass(gb.DataLoader, 60)))  # not reached
+    print_on_rank("passes over the pipeline itself", len(files_per_pass(iter, 60)))
+    print_on_rank("passes over gb.DataLoader", len(files_per_pass(gb.DataLoader, 60)))  # not reached

@@ -8,8 +8,9 @@ import dgl
 import dgl.graphbolt as gb
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
-from torch import nn
+from scores import Scores
 from torch.nn.parallel import DistributedDataParallel
 
 import graphbolt_loader
@@ -139,16 +140,6 @@ def test_pipeline_moves_the_seed_nodes(dataset):
     assert got == expected
 
 
-class Scores(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(6, 3))
-
-    def forward(self, blocks, x):
-        assert self.training, "the model is not in training mode"
-        return x[: blocks[-1].num_dst_nodes()] @ self.weight
-
-
 class Batch(SimpleNamespace):
     """A mini-batch that counts the accesses to its blocks."""
 
@@ -177,7 +168,7 @@ def test_steps_are_those_of_one_process(count):
     got = round(sum(totals), 3), sum(nodes), set(accesses)
     expected = round(5 * math.log(3), 3), 5, {2}
     assert got == expected
-    one_hot = nn.functional.one_hot(LABELS, 3)
+    one_hot = F.one_hot(LABELS, 3)
     change = (one_hot - 1 / 3) / torch.tensor([4.0, 4, 4, 4, float("inf"), 1]).unsqueeze(1)
     got, expected = torch.tensor(weights), torch.stack([change.flatten()] * count)
     assert torch.allclose(got, expected, atol=1e-4)

@@ -55,4 +55,4 @@ def _batches_hint(drop_last: bool, drop_uneven: bool) -> str:
         return "Every rank gets as many batches as the last rank, which has the fewest. Count an incomplete batch."
     if drop_last:
         return "Distribute the batches first. Then the rank with the incomplete batch drops it."
-    return "the sampler distributes batches, not items, and the first ranks get one more"
+    return "The sampler distributes batches, not items, and the first ranks get one more."

@@ -17,38 +17,39 @@ STAGES = (
     ("copy_to", "(no new data)", "to this rank's\ndevice"),
     ("sample_neighbor", "sampled_subgraphs\ninput_nodes", "samples hop\nby hop"),
     ("fetch_feature", "node_features", "reads rows of\nthe input nodes"),
+    ("transform", "(your choice)", "calls your\nfunction"),
     ("your loop", "blocks, built\nat each access", "forward, backward"),
 )
+SOURCES = {"ItemSampler": "item set", "sample_neighbor": "graph", "fetch_feature": "feature store"}
 
 
 def stages() -> Figure:
     """Draw the pipeline with one box per stage, its output, and its data sources."""
-    fig, ax = drawing(10.5, 4.1, 12.2, 5.1, -1.7, 0.3)
+    fig, ax = drawing(10.5, 4.1, 12.7, 5.1, -1.7, 0.3)
     for k, (name, adds, does) in enumerate(STAGES):
-        x = 2.5 * k
+        x = 2.15 * k
         last = k == len(STAGES) - 1
-        box(ax, x, 2.2, 2.0, 0.7, name, LIGHT if last else SKY, INK if last else BLUE)
-        write(ax, x + 1, 3.2, does, va="bottom")
-        box(ax, x, 0.5, 2.0, 1.0, adds, "white", GRAY)
-        ax.plot([x + 1, x + 1], [1.55, 2.15], color=GRAY, lw=1, ls=":")
+        box(ax, x, 2.2, 1.9, 0.7, name, LIGHT if last else SKY, INK if last else BLUE)
+        write(ax, x + 0.95, 3.2, does, va="bottom")
+        box(ax, x, 0.5, 1.9, 1.0, adds, "white", GRAY, fontsize=9)
+        ax.plot([x + 0.95, x + 0.95], [1.55, 2.15], color=GRAY, lw=1, ls=":")
         if not last:
-            arrow(ax, (x + 2.03, 2.55), (x + 2.47, 2.55))
-    for x, text in ((0.0, "item set"), (5.0, "graph"), (7.5, "feature store")):
-        box(ax, x, 4.3, 2.0, 0.6, text, SAND, ORANGE)
-        arrow(ax, (x + 1, 4.3), (x + 1, 3.95), color=ORANGE)
-    for y, text in ((4.6, "data"), (2.55, "stages"), (1.0, "new attributes\nof the\nmini-batch")):
+            arrow(ax, (x + 1.92, 2.55), (x + 2.13, 2.55))
+        if source := SOURCES.get(name):
+            box(ax, x, 4.3, 1.9, 0.6, source, SAND, ORANGE)
+            arrow(ax, (x + 0.95, 4.3), (x + 0.95, 3.95), color=ORANGE)
+    for y, text in ((4.6, "data"), (2.55, "stages"), (1.0, "the mini-batch\nreceives")):
         write(ax, -0.2, y, text, ha="right")
     return fig
 
 
 def _replica_row(ax: Axes, row: int, share: Sequence[int], batches: Batches) -> None:
-    """Draw the items of one rank as squares in batches. Dropped items are outlined."""
-    used = [item for batch in batches for item in batch]
+    """Draw the items of one rank as squares in batches. Dropped items are crossed out."""
     for k, batch in enumerate(batches):
         for item in batch:
             look = (SKY, SAND)[k % 2], (BLUE, ORANGE)[k % 2]
             cell(ax, item - 0.38, row - 0.3, 0.76, 0.6, str(item), *look, fontsize=8.5)
-    for item in sorted(set(share) - set(used)):
+    for item in sorted(set(share).difference(*batches)):
         write(ax, item, row, str(item), fontsize=8.5, color=GRAY)
         ax.plot([item - 0.3, item + 0.3], [row + 0.25, row - 0.25], color=GRAY, lw=1)
 
@@ -60,15 +61,14 @@ def replicas(shares: Sequence[Sequence[int]], settings: Mapping[str, Sequence[Ba
         shares: for each rank, all items of its share, including dropped ones.
         settings: title of a panel -> batches of each rank, without shuffling.
     """
-    count = sum(len(share) for share in shares)
     fig, axes = figure(10.5, 4.6, 2, -(-len(settings) // 2), squeeze=False)
     for ax, (title, ranks) in zip(axes.flat, settings.items(), strict=True):
         for rank, batches in enumerate(ranks):
             _replica_row(ax, rank, shares[rank], batches)
         ax.set_yticks(range(len(ranks)), [f"rank {rank}: {len(b)}" for rank, b in enumerate(ranks)])
-        ax.set(xlim=(-0.7, count - 0.3), ylim=(len(ranks) - 0.4, -0.6), xticks=[], title=title)
+        ax.set(xlim=(-0.7, sum(map(len, shares)) - 0.3), ylim=(len(ranks) - 0.4, -0.6), xticks=[], title=title)
         bare(ax)
-    fig.supxlabel("Number after the rank: its batches. Blue and sand: alternating batches. Crossed out: dropped items")
+    fig.supxlabel("Colors separate batches. The number after a rank counts its batches. Dropped items are crossed out.")
     return fig
 
 
