@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,16 +33,6 @@ def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: 
 def ranks_past(run: Path, epoch: int, step: int) -> set[int]:
     """Return the ranks that have finished this step. Epochs and steps count from 0."""
     return {e["rank"] for e in read_events(run) if e["kind"] == "step" and (e["epoch"], e["step"]) >= (epoch, step)}
-
-
-def wait_for_step(job: Future[Any], run: Path, ranks: int, epoch: int, step: int) -> None:
-    """Wait until every rank has finished a step of ``job``, a call of ``run_distributed`` in a thread."""
-
-    def there() -> bool:
-        assert not job.done(), f"ended before step {step} of epoch {epoch}"
-        return len(ranks_past(run, epoch, step)) == ranks
-
-    wait_until(there, f"step {step} of epoch {epoch} on {ranks} ranks", 180)
 
 
 @dataclass(frozen=True)

@@ -149,19 +149,6 @@ def exchange_values(rank: int, world_size: int) -> Any:
     return seen(gather((rank, rows))), seen(all_gather((rank, rows))), totals
 
 
-def sample_after_seeding(rank: int, world_size: int) -> list[float]:
-    """Return the first number of each generator that a step seeds."""
-    import dgl
-    import numpy as np
-
-    from tutorial_lib.trainer.loop import seed_all
-
-    seed_all(3, 1, 2, rank)
-    graph = dgl.graph((torch.arange(1, 2000), torch.zeros(1999, dtype=torch.int64)))
-    sampled = dgl.sampling.sample_neighbors(graph, [0], 1).edges()[0]
-    return [float(torch.rand(1)), float(np.random.rand()), float(sampled.sum())]
-
-
 def score_share(rank: int, world_size: int) -> tuple[float, float]:
     """Score 1 of 3 validation nodes and no test node on rank 0, and 4 of 5 on rank 1."""
     from tutorial_lib.tasks.task import score_nodes

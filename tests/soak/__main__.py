@@ -157,7 +157,7 @@ class Soak:
         wanted = self._run_to_end(backend, self.folder / f"{out.name}-undisturbed", epochs)
         different = [epoch for epoch, pair in enumerate(zip(got, wanted, strict=True)) if pair[0] != pair[1]]
         how = f"differ from epoch {different[0]} on" if different else "are equal"
-        end = f"- {backend.name}: finished after {epochs} epochs. Its losses and those of an undisturbed run {how}."
+        end = f"- {backend.name}: finished after {epochs} epochs. The losses of this and of an undisturbed run {how}."
         self.ends.append(end)
         self.problems += [end] if different else []
 
@@ -196,7 +196,8 @@ def main() -> int:
                     soak.launch(backend)
                 soak.finish(backend)
     ends = "\n".join(soak.ends)
-    text = f"{soak.table()}\n{soak.count} launches, seed {options.seed}, problems: {len(soak.problems)}.\n\n{ends}\n"
+    found = f"{soak.count} launches with seed {options.seed}. The test found {len(soak.problems)} problems."
+    text = f"{soak.table()}\n{found}\n\n{ends}\n"
     print("", text, *soak.problems, sep="\n")
     if options.table:
         replace_table(options.table, "tests/soak", text)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from support.exercises import exercise, expect, plain
 
 GB = 10**9
-FILL_HINT = "Half of each memory may hold the graph, and a machine that is needed in part is needed."
+FILL_HINT = "The graph may fill half of each memory. Round up, because there are only whole machines."
 MACHINE_CASES = (
     (3 * GB, 16 * GB, 1),
     (16 * GB, 16 * GB, 2),

@@ -16,20 +16,20 @@ def names_and_rows() -> Figure:
     """Draw the Python names in a trainer, the keys of ``g.ndata``, and the named tensors in the store."""
     fig, ax = drawing(10, 4.3, 11, 5.9)
     frame(ax, 0.1, 0.1, 4.6, 5.7, "a trainer")
-    frame(ax, 6.3, 0.1, 4.6, 5.7, "the store: in this process, or on servers")
+    frame(ax, 6.3, 0.1, 4.6, 5.7, "the store, in this process or on servers")
     left = [
-        (4.3, "first", "creates it: the owner", SKY),
-        (3.15, "second", "same name: shares the rows", SKY),
+        (4.3, "first", "creates the rows: owner", SKY),
+        (3.15, "second", "same name, same rows", SKY),
         (2.0, 'g.ndata["points"]', "a key, only in this trainer", SKY),
-        (0.45, 'g.ndata["mine"]', "a plain tensor: rows here", LIGHT),
+        (0.45, 'g.ndata["mine"]', "an ordinary tensor in this trainer", LIGHT),
     ]
     for y, name, note, fill in left:
         box(ax, 0.4, y, 4.0, 0.85, f"{name}\n{note}", fill, BLUE if fill == SKY else GRAY)
     box(ax, 6.6, 3.15, 4.0, 0.85, '"views"\nrows 0, 1, 2, ...', SAND, ORANGE)
-    box(ax, 6.6, 1.6, 4.0, 0.85, '"kept", persistent\noutlives its owner', SAND, ORANGE)
+    box(ax, 6.6, 1.6, 4.0, 0.85, '"kept", persistent\nremains after its owner is deleted', SAND, ORANGE)
     for y in (4.72, 3.57, 2.42):
         arrow(ax, (4.4, y), (6.6, 3.57))
-    write(ax, 5.5, 1.02, "no arrow:\nonly this\ntrainer\nsees it")
+    write(ax, 5.5, 1.02, "no rows\nin the store")
     return fig
 
 
@@ -42,11 +42,11 @@ def lost_update(start: float, end: float, safe_end: float) -> Figure:
         safe_end: value after the server added twice.
     """
     fig, (left, right) = figure(10, 3.7, 1, 2)
-    _ladder(left, "each rank adds 1 itself", [f"reads {start:g}", f"writes {start:g} + 1"])
-    box(left, 0.6, 0.6, 4.8, 0.9, f"the row holds {end:g}: one update is lost", LIGHT, VERMILION)
-    _ladder(right, "the server adds 1 for each request", ["requests +1"])
-    box(right, 0.6, 2.1, 4.8, 1.3, f"server: {start:g} + 1, then {start + 1:g} + 1", SAND, ORANGE)
-    box(right, 0.6, 0.6, 4.8, 0.9, f"the row holds {safe_end:g}", LIGHT, GREEN)
+    _ladder(left, "both ranks add 1 at the same time", [f"reads {start:g}", f"writes {start:g} + 1"])
+    box(left, 0.6, 0.6, 4.8, 0.9, f"the row contains {end:g}, one update is lost", LIGHT, VERMILION)
+    _ladder(right, "one server adds for one rank at a time", ["requests to add 1"])
+    box(right, 0.6, 2.1, 4.8, 1.3, f"the server writes {start:g} + 1\nand then {start + 1:g} + 1", SAND, ORANGE)
+    box(right, 0.6, 0.6, 4.8, 0.9, f"the row contains {safe_end:g}", LIGHT, GREEN)
     for x in (1.45, 4.55):
         arrow(left, (x, 2.9), (x, 1.5))
         arrow(right, (x, 4.4), (x, 3.4))
@@ -92,7 +92,7 @@ def touched_rows(before: Tensor, after: Tensor, touched: Sequence[int]) -> Figur
 def two_optimizers() -> Figure:
     """Draw a forward and backward pass, and the parameters that each of two optimizers updates."""
     fig, ax = drawing(10, 3.9, 11.9, 5.4)
-    frame(ax, 0.1, 0.1, 3.4, 5.2, "the store: in general, servers")
+    frame(ax, 0.1, 0.1, 3.4, 5.2, "the store, in general on servers")
     frame(ax, 4.6, 0.1, 7.0, 5.2, "each trainer")
     box(ax, 0.4, 2.7, 2.8, 1.5, "DistEmbedding\na row per node\n(millions)", SAND, ORANGE)
     box(ax, 4.9, 2.9, 2.5, 1.1, "emb(ids)\na copy of some rows", SKY, BLUE)

@@ -1,8 +1,8 @@
 """Python loads this file at the start of every process of a job, because its folder is in PYTHONPATH.
 
-It registers the process, so that its agent can request its Python stacks. It ends a failed rank at once, and workers
-whose rank is gone. Startup files of the job, such as ``dgl_hook.py``, add what a library needs. Programs that a script
-starts are not changed. docs/patches.md lists what is replaced.
+The hook registers the process, so that the agent can request Python stacks. A failed rank exits at once, and workers
+exit when their rank has ended. Startup files of the job, such as ``dgl_hook.py``, add the changes for a library. The
+hook does not change programs that a script starts. docs/patches.md lists the replacements.
 """
 
 import json
@@ -43,7 +43,7 @@ def find_role():
 
 
 def register(role, local_index):
-    """Create a file named after this process; on a signal, faulthandler writes all Python stacks to it."""
+    """Create a file with the name of this process. On a signal, faulthandler writes all Python stacks to the file."""
     import faulthandler
     import signal
 
