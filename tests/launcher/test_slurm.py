@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from commands import tutorial, wait_until
-from runtime_support import FinishedRun
+from runtime_support import MARK, FinishedRun
 
 from support import sandbox
 from support.lessons.programs import why_not
 from tutorial_lib.errors import InputError, WaitedTooLong, retry_until_timeout
-from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.backends.remote import ClientBackend, SlurmBackend
+from tutorial_lib.launcher.backends.remote import SlurmBackend
 from tutorial_lib.launcher.jobspec import Machine
 from tutorial_lib.launcher.messages import Hello
 
@@ -155,17 +154,14 @@ def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path)
     wait_until_idle()
 
 
-def test_a_new_client_needs_only_its_command(tmp_path):
-    class ShellBackend(ClientBackend):
-        machines = (Machine("here", "127.0.0.1"),)
-
-        def client(self, machine: Machine) -> list[str]:
-            return ["env", f"ON={machine.name}", "sh", "-c"]
-
-    with ShellBackend() as cluster, Agents(cluster, tmp_path) as agents:
-        assert agents.connected == {0}
-        words = cluster.popen(cluster.machines[0], ["sh", "-c", "echo $ON"], stdout=subprocess.PIPE).communicate()[0]
-        assert words.split() == [b"here"]
+@pytest.mark.cluster
+def test_contract_of_backends_in_allocation(slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv(MARK, "slurm")
+    code = "from test_backends import Path, check_contract; from tutorial_lib.launcher.backends import remote\n"
+    code += f"check_contract(remote.SlurmBackend(), Path({str(tmp_path)!r}))"
+    on("machine-0", "salloc", "--quiet", "--nodes", "2", "--partition", "main", sys.executable, "-c", code)
+    wait_until_idle()
 
 
 @pytest.fixture
@@ -191,22 +187,15 @@ def test_backend_uses_all_nodes_of_allocation(allocation, tmp_path, monkeypatch)
         SlurmBackend()
 
 
-@pytest.mark.parametrize(
-    ("subnet", "found", "answer"),
-    [
-        (None, {"eth0": "10.0.0.5"}, "10.0.0.5"),
-        ("10.1.0.0/16", {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "10.1.0.5"),
-        (None, {"eth0": "10.0.0.5", "ib0": "10.1.0.5"}, "2 of its addresses match its name"),
-    ],
-)
-def test_address_of_slurm_node(subnet, found, answer, allocation):
-    cluster = SlurmBackend(subnet)
-    cluster.machines = [Machine("no-such-node.invalid", "")]
-    hello = Hello("", "/home/me", {"lo": ["127.0.0.1"], **{card: [address] for card, address in found.items()}})
-    if answer.startswith("10."):
-        cluster.resolve([hello])
-        assert cluster.machines[0].address == answer
-    else:
-        with pytest.raises(InputError) as refused:
-            cluster.resolve([hello])
-        assert answer in refused.value.message
+def test_address_of_slurm_node(allocation):
+    def resolve(subnet: str | None, **cards: str) -> str:
+        cluster = SlurmBackend(subnet)
+        cluster.machines = [Machine("no-such-node.invalid", "")]
+        addresses = {"lo": ["127.0.0.1"], **{card: [address] for card, address in cards.items()}}
+        cluster.resolve([Hello("", "/home/me", addresses)])
+        return cluster.machines[0].address
+
+    assert resolve(None, eth0="10.0.0.5") == "10.0.0.5"
+    assert resolve("10.1.0.0/16", eth0="10.0.0.5", ib0="10.1.0.5") == "10.1.0.5"
+    with pytest.raises(InputError, match="2 of its addresses match its name"):
+        resolve(None, eth0="10.0.0.5", ib0="10.1.0.5")
