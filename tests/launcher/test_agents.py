@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import wait_until
-from fault_support import JobRun
+from fault_support import JobRun, run_checks
 
 from tutorial_lib.job.dgl import SHM_PATTERNS, DglJob
 from tutorial_lib.launcher.agents import Agents
@@ -28,12 +27,6 @@ def plan_in(folder: Path, cluster, *command: str, **fields) -> DglJob:
     paths = {"part_config": "none.json", "ip_config": str(folder / "ip_config.txt"), "log_dir": str(folder / "logs")}
     options = {**paths, "cwd": str(folder), "master_port": cluster.master_port, **fields}
     return DglJob(cluster.machines, list(command), **options)
-
-
-def fail(cluster, plan: DglJob, **options) -> JobFailed:
-    with pytest.raises(JobFailed) as caught:
-        JobRun(cluster, plan, check=False, **options).run_job()
-    return caught.value
 
 
 @pytest.fixture
@@ -79,13 +72,15 @@ def test_ctrl_c_kills_stopped_agent_at_once(stopped_agent):
     assert agents.processes[0].returncode == -signal.SIGKILL
 
 
-def test_an_agent_names_the_process_that_uses_its_shm(tmp_path):
-    """For example, two containers with the /dev/shm of their computer."""
+def test_second_job_on_same_shm_is_refused(tmp_path):
+    """L34. The error names the process that uses it, for example of another container."""
+    pattern = rf"^agent on machine-0: waited .* for process {os.getpid()} \(.*writing to /dev/shm$"
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
-        failure = fail(cluster, plan_in(tmp_path, cluster, *SLEEP))
-    assert re.search(
-        rf"^agent on machine-0: waited .* for process {os.getpid()} \(.*writing to /dev/shm$", failure.message
-    )
+        plan = plan_in(tmp_path, cluster, *SLEEP, part_config="")
+        (finding,) = run_checks(cluster, plan).failed
+        with pytest.raises(JobFailed, match=pattern):
+            JobRun(cluster, plan, check=False).run_job()
+    assert finding.sentence.startswith("machine-0: leftovers: another job is running on this machine")
 
 
 def test_workspace_files_do_not_shadow_standard_library(tmp_path):
@@ -93,13 +88,11 @@ def test_workspace_files_do_not_shadow_standard_library(tmp_path):
     for name in ("copy", "random", "json", "queue", "socket", "runpy", "selectors"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the one of Python')\n")
     (tmp_path / "below").mkdir()
-    script = (
-        "import copy, json, os, sys; print(sys.argv[1], copy.copy('copied')); print(json.dumps(sorted(os.environ)))"
-    )
+    script = "import copy, json, os, sys; print(sys.argv[1], copy.copy('copied')); "
+    script += "print(json.dumps(sorted(os.environ)))"
     (tmp_path / "below" / "train.py").write_text(script)
     with LocalBackend() as cluster:
-        command = [sys.executable, "below/train.py", "argument"]
-        plan = plan_in(tmp_path, cluster, *command, part_config="", trainers=2)
+        plan = plan_in(tmp_path, cluster, sys.executable, "below/train.py", "argument", part_config="", trainers=2)
         JobRun(cluster, plan).run_job()
         log = (tmp_path / "logs" / "machine-0" / "trainer-1.log").read_text()
     assert log.startswith("argument copied\n[")

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from commands import wait_until
@@ -14,7 +13,6 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend, parse_wire
 from tutorial_lib.launcher.backends.machine_daemon import BURST_BYTES
 from tutorial_lib.launcher.jobspec import Machine
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVE = """
 import socket
 with socket.create_server(("0.0.0.0", 5000)) as server:
@@ -56,8 +54,6 @@ def test_machines_are_isolated_connected_and_reap_orphans(emulation, nothing_lef
     """L33. The parent of an orphan is PID 1 of its machine, which leaves no zombie."""
     with EmulatedBackend(8) as cluster:
         first, *_, last = cluster.machines
-        names = [output(cluster, machine, "hostname") for machine in cluster.machines]
-        assert names == [f"machine-{k}" for k in range(8)]
         assert output(cluster, last, "hostname", "-I") == last.address
         assert output(cluster, first, "getent", "hosts", "machine-7").split()[0] == last.address
         assert transfer(cluster, first, last, 100_000) > 0

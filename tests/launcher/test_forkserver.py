@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ from commands import wait_until
 from fault_support import RunningJob, plan_of
 
 from tutorial_lib.launcher.backends import LocalBackend
+from tutorial_lib.partition import Partition
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
@@ -39,27 +39,22 @@ time.sleep(1000)
 """
 
 
-@pytest.fixture
-def start_program(partition_of, tmp_path) -> Callable[..., RunningJob]:
-    """``start_program(cluster, text)`` starts a program as a job with two servers and two trainers."""
-
-    def start(cluster: LocalBackend, text: str) -> RunningJob:
-        (tmp_path / "program.py").write_text(text)
-        command = [sys.executable, str(tmp_path / "program.py")]
-        more = {"trainers": 2, "servers": 2, "omp_threads": 2, "server_threads": 1, "forks": True}
-        return RunningJob(cluster, plan_of(cluster, partition_of(1), tmp_path, command=command, **more))
-
-    return start
+def start_program(cluster: LocalBackend, partition: Partition, folder: Path, text: str) -> RunningJob:
+    """Start a program as a job with two servers and two trainers."""
+    (folder / "program.py").write_text(text)
+    more = {"trainers": 2, "servers": 2, "omp_threads": 2, "server_threads": 1, "forks": True}
+    command = [sys.executable, str(folder / "program.py")]
+    return RunningJob(cluster, plan_of(cluster, partition, folder, command=command, **more))
 
 
 def read_reports(folder: Path) -> dict[str, dict]:
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*-?.json")}
 
 
-def test_forked_processes_are_children_of_the_agent(start_program, tmp_path):
+def test_forked_processes_are_children_of_the_agent(partition_of, tmp_path):
     """L6, L13. Each is a child of the agent, and dies with it. No thread of OpenMP or DGL was there at the fork."""
     with LocalBackend(servers=2) as cluster:
-        job = start_program(cluster, TELLS)
+        job = start_program(cluster, partition_of(1), tmp_path, TELLS)
         names = ["client-0", "client-1", "server-0", "server-1"]
         wait_until(lambda: sorted(read_reports(tmp_path)) == names, "four processes", 60)
         found = read_reports(tmp_path)
@@ -67,11 +62,8 @@ def test_forked_processes_are_children_of_the_agent(start_program, tmp_path):
         assert psutil.Process(agent).ppid() == os.getpid()
         assert len({entry["forked_by"] for entry in found.values()}) == 1
         pids = {entry["pid"] for entry in found.values()}
-        wait_until(
-            lambda: {process.pid for process in psutil.Process(agent).children(recursive=True)} == pids,
-            "the end of the process that forked them",
-            10,
-        )
+        children = psutil.Process(agent).children
+        wait_until(lambda: {child.pid for child in children(recursive=True)} == pids, "the end of the forkserver", 10)
         psutil.Process(agent).kill()
         error, _ = job.end()
         wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of all", 10)
@@ -95,9 +87,9 @@ def test_forked_processes_are_children_of_the_agent(start_program, tmp_path):
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9 (SIGKILL)"),
     ],
 )
-def test_forkserver_ends_before_the_first_fork(text, cause, start_program, record_fault):
+def test_forkserver_ends_before_the_first_fork(text, cause, partition_of, tmp_path, record_fault):
     with LocalBackend(servers=2) as cluster:
-        error, seconds = start_program(cluster, text).end()
+        error, seconds = start_program(cluster, partition_of(1), tmp_path, text).end()
     assert str(error) == f"forkserver on machine-0: {cause}"
     assert seconds < 60
     if "SIGKILL" in cause:

@@ -22,14 +22,8 @@ def start(folder: Path, code: str, python_path: str = "", **more: str) -> subpro
     """Start a Python program as rank 1 of a job whose logs are in ``folder``."""
     rank = {"TUTORIAL_ROLE": "trainer", "TUTORIAL_INDEX": "0", "TUTORIAL_RANKED": "1", "RANK": "1", "LOCAL_RANK": "0"}
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), python_path])), "TUTORIAL_LOG_DIR": str(folder)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, **rank, **paths, **more},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    options = {"env": {**os.environ, **rank, **paths, **more}, "text": True, "start_new_session": True}
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 @pytest.mark.parametrize(

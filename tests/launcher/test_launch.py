@@ -1,33 +1,28 @@
 """Agent and coordinator in real jobs that fail: the cause is named, and no processes or files remain."""
 
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from fault_support import CLEAN_EXIT_SECONDS, JobRun, plan_of, run_checks
+from fault_support import CLEAN_EXIT_SECONDS, JobRun, plan_of
 
-from tutorial_lib.job.dgl import SHM_PATTERNS, DglJob
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.jobspec import Limits, Machine
-from tutorial_lib.launcher.shm import lock_shm
 from tutorial_lib.partition import Partition
 from tutorial_lib.trainer.config import TrainConfig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
 
-@pytest.fixture
-def two_machines(emulation, partition_of: Callable[[int], Partition]):
-    return EmulatedBackend(2), partition_of(2)
-
-
-def run_and_fail(cluster, plan: DglJob, limits: Limits = Limits()) -> JobFailed:
-    with pytest.raises(JobFailed) as caught, cluster:
-        JobRun(cluster, plan, limits=limits).run_job()
+def run_and_fail(partition: Partition, folder: Path, *arguments: str, limits: Limits = Limits(), **fields) -> JobFailed:
+    """Run a job on two emulated machines, and return its failure."""
+    with pytest.raises(JobFailed) as caught, EmulatedBackend(2) as cluster:
+        JobRun(cluster, plan_of(cluster, partition, folder, *arguments, **fields), limits=limits).run_job()
     return caught.value
 
 
@@ -38,20 +33,17 @@ def run_and_fail(cluster, plan: DglJob, limits: Limits = Limits()) -> JobFailed:
         ("no-such-program", "cannot start 'no-such-program': No such file or directory"),
     ],
 )
-def test_server_command_that_ends_early_is_a_failure(command, words, two_machines, tmp_path):
+def test_server_command_that_ends_early_is_a_failure(command, words, emulation, partition_of, tmp_path):
     """L17. A server that ends before the trainers is a failure."""
-    cluster, partition = two_machines
     start = time.monotonic()
-    failure = run_and_fail(cluster, plan_of(cluster, partition, tmp_path, command=[command]))
+    failure = run_and_fail(partition_of(2), tmp_path, command=[command])
     assert str(failure).endswith(words)
     assert failure.role == "server"
     assert time.monotonic() - start < CLEAN_EXIT_SECONDS
 
 
-def test_job_ends_at_its_time_limit(two_machines, tmp_path):
-    cluster, partition = two_machines
-    plan = plan_of(cluster, partition, tmp_path, "hang", "1")
-    failure = run_and_fail(cluster, plan, Limits(job=5))
+def test_job_ends_at_its_time_limit(emulation, partition_of, tmp_path):
+    failure = run_and_fail(partition_of(2), tmp_path, "hang", "1", limits=Limits(job=5))
     assert "waited 5 s for the trainers to finish on machine-0, machine-1" in str(failure)
 
 
@@ -60,8 +52,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     temporary = tmp_path / ("long" * 20)
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    cluster = LocalBackend(servers=2)
-    with cluster:
+    with LocalBackend(servers=2) as cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
         coordinator = JobRun(cluster, plan)
         use = coordinator.run_job()
@@ -72,14 +63,6 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     assert use["machine-0"].peak_rss["server"] > 1e8
     logs = {path.name for path in (tmp_path / "logs" / "machine-0").glob("*.log")}
     assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
-
-
-def test_second_job_on_same_shm_is_refused(tmp_path):
-    """L34. The agent of a job locks /dev/shm."""
-    with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
-        plan = DglJob(cluster.machines, ["true"], "", "", str(tmp_path / "logs"), str(tmp_path), cluster.master_port)
-        (finding,) = run_checks(cluster, plan).failed
-    assert finding.sentence.startswith("machine-0: leftovers: another job is running on this machine")
 
 
 def test_one_epoch_on_four_machines(emulation, partition_of, tmp_path):

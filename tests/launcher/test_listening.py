@@ -22,12 +22,6 @@ print(json.dumps(found))
 """
 
 
-def listening_sockets(cluster, machine) -> list[tuple[str, int, int | None]]:
-    process = cluster.popen(machine, [sys.executable, "-c", LOOK], stdout=subprocess.PIPE, text=True)
-    out, _ = process.communicate(timeout=20)
-    return [tuple(entry) for entry in json.loads(out)]
-
-
 def check_addresses(found: list[tuple[str, int, int | None]], plan, machine) -> None:
     """Check that servers, trainers and samplers listen, and only on the address of the machine."""
     ports = {port for _address, port, _pid in found}
@@ -55,7 +49,8 @@ def check_during_job(cluster: Backend, plan: DglJob) -> None:
         job.wait_for("beat", 4, seconds=120)
         own = {process.pid for process in psutil.Process().children(recursive=True)}
         for machine in cluster.machines:
-            found = listening_sockets(cluster, machine)
+            process = cluster.popen(machine, [sys.executable, "-c", LOOK], stdout=subprocess.PIPE, text=True)
+            found = [tuple(entry) for entry in json.loads(process.communicate(timeout=20)[0])]
             if isinstance(cluster, LocalBackend):  # other programs listen here, too
                 found = [entry for entry in found if entry[2] in own]
             check_addresses(found, plan, machine)

@@ -39,10 +39,6 @@ def lab(emulation, nothing_left, disk_folder: Path) -> Iterator[str]:
         persistent.stop_machines("separate")
 
 
-def on(machine: str, command: str, code: int = 0) -> str:
-    return tutorial("on", "--name", "separate", machine, "sh", "-c", command, code=code).stdout
-
-
 def test_machines_share_no_folder(lab, disk_folder, data_root, tmp_path):
     """Some folders are private, and others are visible and read-only."""
     (run := tmp_path / "run").mkdir()
@@ -55,7 +51,7 @@ def test_machines_share_no_folder(lab, disk_folder, data_root, tmp_path):
     lines += [f"{shlex.quote(sys.executable)} -c 'import tutorial_lib.launcher.agent'"]
     for machine in ("machine-0", "machine-1"):
         for_all = " && ".join([f"cd {shlex.quote(str(Path.home()))}", 'test "$PWD" = "$(pwd -P)"', *lines])
-        on(machine, f"set -x; {for_all}")
+        tutorial("on", "--name", lab, machine, "sh", "-c", f"set -x; {for_all}")
     assert not any(Path(path, "mine").exists() for path in [*private, *read_only])
     assert len(list(disk_folder.glob("*/*/**/runs/mine"))) == 2  # on the disk of this computer
     tutorial("machines", "stop", lab)

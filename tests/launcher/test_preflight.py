@@ -30,20 +30,18 @@ def two(emulation):
         yield cluster
 
 
-def test_preflight_of_two_working_machines(two, partition_of, tmp_path):
-    findings = run_checks(two, plan_of(two, partition_of(2), tmp_path))
+def test_foreign_segment_and_wrong_clock_are_found(two, partition_of, tmp_path, monkeypatch):
+    plan = plan_of(two, partition_of(2), tmp_path)
+    findings = run_checks(two, plan)
     assert {f.status for f in findings} == {"ok"}, findings
     for name in ("machine-0", "machine-1"):
         checks = {f.check for f in findings if f.machine == name}
         assert checks >= {"address", "ports", "leftovers", "/dev/shm", "partition", "log folder", "clock"}
     assert not (tmp_path / "logs").exists()
-
-
-def test_foreign_segment_and_wrong_clock_are_found(two, partition_of, tmp_path, monkeypatch):
     code = "open('/dev/shm/node~_N~feat-kvdata-', 'w').write('x')"
     two.popen(two.machines[1], [sys.executable, "-c", code]).wait()
     monkeypatch.setattr(agents, "CLOCK_SECONDS", -1.0)
-    found = {(f.machine, f.check): f for f in run_checks(two, plan_of(two, partition_of(2), tmp_path)).failed}
+    found = {(f.machine, f.check): f for f in run_checks(two, plan).failed}
     segment = found.pop(("machine-1", "leftovers"))
     assert segment.remedy.endswith("rm '/dev/shm/node~_N~feat-kvdata-'")
     assert set(found) == {("machine-0", "clock"), ("machine-1", "clock")}
@@ -78,8 +76,6 @@ def test_different_tutorial_lib_version_is_found(two, partition_of, tmp_path, mo
 
 
 def test_agent_imports_few_modules():
-    code = (
-        "import sys, tutorial_lib.launcher.agent, tutorial_lib.job.dgl\n"
-        "assert not {'torch', 'dgl', 'numpy', 'pydantic'} & set(sys.modules)"
-    )
+    code = "import sys, tutorial_lib.launcher.agent, tutorial_lib.job.dgl\n"
+    code += "assert not {'torch', 'dgl', 'numpy', 'pydantic'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

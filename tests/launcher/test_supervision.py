@@ -1,10 +1,13 @@
 """Decisions of the coordinator and the agents about messages and processes, without a job."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +18,11 @@ from tutorial_lib.launcher import agent, coordinator, network, processes, watch
 from tutorial_lib.launcher.agent import MAX_QUEUED_BYTES, Agent, Process
 from tutorial_lib.launcher.coordinator import Coordinator
 from tutorial_lib.launcher.failure import JobFailed
-from tutorial_lib.launcher.jobspec import JobSpec, Limits, Machine
-from tutorial_lib.launcher.messages import Command, Failed, Heartbeat, Message, Report, StartRole
+from tutorial_lib.launcher.findings import Findings
+from tutorial_lib.launcher.jobspec import Limits, Machine
+from tutorial_lib.launcher.messages import Command, Done, Failed, Heartbeat, Message, Report, Stacks, StartRole
+
+IDLE, BUSY, STEP = Heartbeat(False, 0, 0.0), Heartbeat(True, 0, 0.0), Report({"kind": "step"})
 
 
 @pytest.fixture
@@ -29,131 +35,121 @@ def clock(monkeypatch) -> list[float]:
     return now
 
 
+def advance(clock: list[float], seconds: float) -> None:
+    clock[0] += seconds
+
+
 @pytest.fixture
-def spec(tmp_path) -> JobSpec:
+def fail(clock, tmp_path) -> Callable[..., str]:
+    """``fail(*periods, stall=60)`` returns the failure of a job on machines a and b, which ends after these periods.
+
+    A period ``(count, seconds, messages)`` repeats a pause and then the messages of agents 0 and 1.
+    """
     machines = [Machine("a", "10.0.0.1"), Machine("b", "10.0.0.2")]
-    return DglJob(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2).to_spec()
+    spec = DglJob(machines, ["x"], "p", "i", str(tmp_path), ".", 1, trainers=2).to_spec()
+
+    def run_job(*periods: tuple[int, float, dict[int, Message]], stall: float = 60) -> str:
+        remaining = [(seconds, messages) for count, seconds, messages in periods for _ in range(count)]
+
+        def receive(_seconds: float) -> list[tuple[int, Message]]:
+            seconds, messages = remaining.pop(0)
+            advance(clock, seconds)
+            return list(messages.items())
+
+        fakes = {"prepare": lambda _spec: Findings(), "receive": receive, "connected": {0, 1}, "clock_offsets": [0, 0]}
+        agents = SimpleNamespace(**fakes, **dict.fromkeys(["send_all", "stop", "clean_up"], lambda *_: None))
+        with pytest.raises(JobFailed) as failure:
+            Coordinator(agents, spec, limits=Limits(stall=stall, silence=30, serving=1e6)).run_job()  # type: ignore
+        assert remaining == []
+        return str(failure.value)
+
+    return run_job
 
 
-@pytest.fixture
-def watcher(spec, clock) -> Coordinator:
-    """A coordinator with two agents that receive its messages."""
-    agents = SimpleNamespace(connected={0, 1}, clock_offsets=[0, 0], send_all=lambda _: None, receive=lambda _s: ())
-    return Coordinator(agents, spec, limits=Limits(stall=60, silence=30))  # type: ignore
-
-
-def checks(watcher: Coordinator, clock: list[float], seconds: int, *messages: Message) -> str:
-    """Let seconds pass in which both agents send these messages every second, and return the failure."""
-    try:
-        for _ in range(seconds):
-            clock[0] += 1
-            for index in (0, 1):
-                for message in messages:
-                    watcher._handle(index, message)
-            watcher._check_progress()
-    except JobFailed as failure:
-        return str(failure)
-    return ""
-
-
-def test_silent_agent_and_stall_are_failures(watcher, clock):
+def test_silent_agent_and_stall_are_failures(fail):
     """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread, and nobody is blamed."""
-    watcher._stacks = {0: [], 1: []}
-    idle, busy = Heartbeat(False, 0, 0.0), Heartbeat(True, 0, 0.0)
-    for message in (busy, Report({"kind": "step"})):
-        assert checks(watcher, clock, 100, message) == ""
-    clock[0] += 600
-    assert checks(watcher, clock, 60, idle) == ""
-    assert checks(watcher, clock, 2, idle) == "the job has made no progress for 60 s: no process answered"
-    assert checks(watcher, clock, 1, busy) == ""
-    assert checks(watcher, clock, 29) == ""
-    assert checks(watcher, clock, 2).startswith("agent on a: sent no message for 30 s")
+    progress = [(100, 1, {0: message, 1: message}) for message in (BUSY, STEP)]
+    suspended, idle = (1, 600, {0: IDLE, 1: IDLE}), (61, 1, {0: IDLE, 1: IDLE})
+    failure = fail(*progress, suspended, idle, (1, 1, {0: Stacks([]), 1: Stacks([])}))
+    assert failure == "the job has made no progress for 60 s: no process answered"
+    assert fail(progress[0], (1, 600, {}), (31, 1, {})).startswith("agent on a: sent no message for 30 s")
 
 
-def test_silent_agent_is_cause_of_stall(watcher, clock):
+def test_silent_agent_is_cause_of_stall(fail):
     """L18. The time limit of a stall can be shorter than that of silence, and the silent machine is the cause."""
-    watcher.limits = Limits(stall=6, silence=30)
-    watcher._stacks = {0: []}
-
-    def receive(_seconds: float) -> list[tuple[int, Message]]:
-        clock[0] += 1
-        return [(0, Heartbeat(False, 0, 0.0))]
-
-    watcher.agents.receive = receive
-    assert checks(watcher, clock, 10).startswith("agent on b: sent no message for 8 s")
+    assert fail((7, 1, {}), (8, 1, {0: IDLE}), stall=6).startswith("agent on b: sent no message for 8 s")
 
 
 class Line:
-    """A fake connection of an agent, with the commands and messages of both directions."""
+    """A fake connection of an agent, whose loop receives commands, or calls a function, at the start of each turn."""
 
     def __init__(self) -> None:
-        self.commands, self.heard, self.waiting = list[list[Message]](), [], bytearray()
+        self.steps: list[list[Message] | Callable[[], object]] = []
+        self.turns: list[list[Message]] = [[]]  # messages of the agent before the first turn and in each turn
+        self.waiting = bytearray()
 
-    def receive(self, _seconds: float) -> list:
-        return self.commands.pop(0) if self.commands else []
+    def receive(self, _seconds: float) -> list[Message]:
+        self.turns.append([])
+        step = self.steps.pop(0) if self.steps else [Command("stop")]
+        return step if isinstance(step, list) else step() or []
 
     def put(self, message: Message) -> None:
-        self.heard.append(message)
+        self.turns[-1].append(message)
 
     def push(self, _seconds: float = 0.0) -> None:
         pass
 
 
 @pytest.fixture
-def quiet_agent(tmp_path) -> Agent:
-    """An agent without processes."""
+def quiet_agent(tmp_path, clock, monkeypatch) -> Agent:
+    """An agent without processes, which locks nothing and kills no processes of other tests."""
+    monkeypatch.setattr(agent, "lock_shm", lambda _patterns: contextlib.nullcontext(tmp_path))
+    monkeypatch.setattr(agent, "end_descendants", lambda reap: reap())
     machine = Machine("here", "127.0.0.1")
     return Agent(DglJob([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
 
 
-def failures(heard: list[Message]) -> list[tuple[str, int, str]]:
-    """Remove the failures from messages, and return their role, index and cause."""
-    found = [(m.role, m.local_index, m.cause) for m in heard if isinstance(m, Failed)]
-    heard.clear()
-    return found
+def run_job(quiet_agent: Agent, *steps: list[Message] | Callable[[], object]) -> list[list[Message]]:
+    """Run a job with these steps and then the command to stop, and return the messages of each turn."""
+    quiet_agent.channel.steps = list(steps)
+    quiet_agent.run_job()
+    return quiet_agent.channel.turns[1:]
 
 
-def reap(quiet_agent: Agent, monkeypatch, *ended: tuple[int, int]) -> list[tuple[str, int, str]]:
-    """Let processes end with these PIDs and statuses, and return the reported failures."""
-    results = [*((pid, status, SimpleNamespace(ru_maxrss=1)) for pid, status in ended), (0, 0, None)]
-    monkeypatch.setattr(agent.os, "wait4", lambda *_: results.pop(0))
-    quiet_agent._reap()
-    return failures(quiet_agent.channel.heard)
+def failures(turns: list[list[Message]]) -> list[list[tuple[str, int, str]]]:
+    """Return role, index and cause of the failures in each turn."""
+    return [[(m.role, m.local_index, m.cause) for m in turn if isinstance(m, Failed)] for turn in turns]
 
 
 def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
     """L10. An orphan comes to the agent, before the trainer that it takes along: the sampler is the cause."""
-    for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79)):
+    for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79), ("trainer", 1, 80)):
         register_process(quiet_agent.logs, pid, role, index)
-    killed = "killed by signal 9 (SIGKILL)"
-    assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == [("sampler", 3, killed)]
-    for ended in [(78, signal.SIGTERM), (79, signal.SIGKILL), (80, signal.SIGKILL)]:
-        assert reap(quiet_agent, monkeypatch, ended) == []
     quiet_agent.processes.append(Process("trainer", 0, 79))
-    found = reap(quiet_agent, monkeypatch, (79, 1 << 8), (77, signal.SIGKILL))
-    assert found == [("sampler", 3, killed), ("trainer", 0, "exit code 1")]
-    quiet_agent.stopping = True
-    assert reap(quiet_agent, monkeypatch, (77, signal.SIGKILL)) == []
+    ended: list[tuple[int, int]] = []  # PIDs and statuses
+    usage = SimpleNamespace(ru_maxrss=1)
+    monkeypatch.setattr(os, "wait4", lambda *_: (*ended.pop(0), usage) if ended else (0, 0, None))
+    killed, together = (77, signal.SIGKILL), [(79, 1 << 8), (77, signal.SIGKILL)]
+    exits = [[killed], [(78, signal.SIGTERM)], [(80, signal.SIGKILL)], [(81, signal.SIGKILL)], together]
+    steps = [partial(ended.extend, each) for each in exits]
+    turns = run_job(quiet_agent, *steps, lambda: ended.append(killed) or [Command("stop")])
+    sampler = ("sampler", 3, "killed by signal 9 (SIGKILL)")
+    assert failures(turns) == [[sampler], [], [], [], [sampler, ("trainer", 0, "exit code 1")], []]
 
 
 def test_agent_runs_its_roles_until_stop(quiet_agent, monkeypatch):
     """L22. Servers are ready when their ports listen. The ports are read from the kernel."""
     port, looks = quiet_agent.machine.port, iter([set(), {quiet_agent.machine.port + 1}])
     monkeypatch.setattr(network, "listening_ports", lambda: next(looks, {port}))
+    monkeypatch.setattr(agent, "end_descendants", processes.end_descendants)
     roles = [replace(role, command=["sleep", "100"]) for role in quiet_agent.spec.roles]
     quiet_agent.spec = replace(quiet_agent.spec, roles=roles)
-    quiet_agent.channel.commands = [
-        [StartRole("server")],
-        [Command("save"), StartRole("trainer")],
-        [],
-        [Command("stop")],
-    ]
     finish = quiet_agent.logs / "finish"
     monkeypatch.setattr(watch, "SAVE_REQUEST_FILE", finish.name)
-    quiet_agent.run_job()
+    turns = run_job(quiet_agent, [StartRole("server")], [Command("save"), StartRole("trainer")], [])
     assert finish.exists()
     assert [(p.role, p.code) for p in quiet_agent.processes] == [("server", -15), ("trainer", -15)]
-    kinds = [m.event["kind"] if isinstance(m, Report) else type(m).__name__ for m in quiet_agent.channel.heard]
+    kinds = [m.event["kind"] if isinstance(m, Report) else type(m).__name__ for turn in turns for m in turn]
     assert sorted({*kinds}) == ["Done", "Heartbeat", "exited", "serving", "started"]
     assert (kinds.count("started"), kinds.count("exited"), kinds[-1]) == (2, 2, "Done")
 
@@ -161,14 +157,8 @@ def test_agent_runs_its_roles_until_stop(quiet_agent, monkeypatch):
 def test_agent_stops_without_coordinator(quiet_agent, clock):
     """L26. The agent stops its processes by itself."""
     quiet_agent.spec = replace(quiet_agent.spec, silence=5.0)
-    quiet_agent.last_heard = clock[0]
-    for seconds in (4.0, 0.9, 0.2):
-        clock[0] += seconds
-        assert failures(quiet_agent.channel.heard) == []
-        assert not quiet_agent.stopping
-        quiet_agent._watch_machine()
-    assert failures(quiet_agent.channel.heard) == [("agent", 0, "heard nothing from the coordinator for 5 s")]
-    assert quiet_agent.stopping
+    turns = run_job(quiet_agent, *(partial(advance, clock, seconds) for seconds in (4.0, 0.9, 0.2)))
+    assert failures(turns) == [[], [], [("agent", 0, "heard nothing from the coordinator for 5 s")]]
 
 
 def test_second_sigterm_does_not_interrupt_the_cleanup(quiet_agent, monkeypatch):
@@ -177,39 +167,37 @@ def test_second_sigterm_does_not_interrupt_the_cleanup(quiet_agent, monkeypatch)
     before = signal.signal(signal.SIGTERM, quiet_agent.stop_on_signal)
     try:
         with pytest.raises(SystemExit):
-            signal.raise_signal(signal.SIGTERM)
-        quiet_agent._stop_and_clean_up()
+            run_job(quiet_agent, partial(signal.raise_signal, signal.SIGTERM))
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert type(quiet_agent.channel.heard[-1]).__name__ == "Done"
+    assert isinstance(quiet_agent.channel.turns[-1][-1], Done)
 
 
 def test_heartbeat_reports_computing_writing_and_sending(quiet_agent, clock, monkeypatch):
     """The bytes sent since the start of the agent, and the work between two heartbeats, two seconds apart."""
-    quiet_agent.next_heartbeat, signs, sent = clock[0], {"cpu": 0.0, "wrote": 0}, [10**9]
+    signs, sent = {}, [10**9]
     quiet_agent.sent_before = 10**9
     monkeypatch.setattr(quiet_agent.health, "signs_of_life", lambda: signs)
     monkeypatch.setattr(network, "bytes_sent", lambda _interface: sent[0])
-    for cpu, wrote, more, busy in [(0.05, 0, 500, False), (1.5, 0, 0, True), (0, 1, 0, True), (0, 0, 10**6, True)]:
-        signs |= {"cpu": cpu, "wrote": wrote}
+
+    def work(cpu: float, wrote: int, more: int) -> None:
+        signs.update(cpu=cpu, wrote=wrote)
         sent[0] += more
-        quiet_agent._watch_machine()
-        clock[0] += 1.5
-        quiet_agent._watch_machine()
-        clock[0] += 0.6
-        assert quiet_agent.channel.heard == [Heartbeat(busy, sent[0] - 10**9, clock[0] - 2.1)]
-        quiet_agent.channel.heard.clear()
+        advance(clock, 0.6)
+
+    works = [partial(work, *each) for each in ((0.05, 0, 500), (1.5, 0, 0), (0, 1, 0), (0, 0, 10**6))]
+    turns = run_job(quiet_agent, *(step for each in works for step in (each, partial(advance, clock, 1.5))))
+    found = [[(m.busy, m.bytes_sent, round(m.time, 1)) for m in turn] for turn in turns[:-1]]
+    expected = [(False, 500, 1000.6), (True, 500, 1002.7), (True, 500, 1004.8), (True, 1_000_500, 1006.9)]
+    assert found == [turn for beat in expected for turn in ([beat], [])]
 
 
 def test_events_stay_in_files_if_coordinator_does_not_read(quiet_agent):
     """L23. The memory for waiting messages is bounded."""
     (quiet_agent.logs / "events-0.jsonl").write_text('{"kind": "joined"}\n')
-    quiet_agent.channel.waiting = bytearray(MAX_QUEUED_BYTES + 1)
-    quiet_agent._forward_events()
-    assert quiet_agent.channel.heard == []
-    quiet_agent.channel.waiting = bytearray(MAX_QUEUED_BYTES)
-    quiet_agent._forward_events()
-    assert quiet_agent.channel.heard == [Report({"kind": "joined"})]
+    sizes = (MAX_QUEUED_BYTES + 1, MAX_QUEUED_BYTES)
+    turns = run_job(quiet_agent, *(partial(setattr, quiet_agent.channel, "waiting", bytearray(n)) for n in sizes))
+    assert [Report({"kind": "joined"}) in turn for turn in turns] == [False, True, False]
 
 
 DESCENDANTS = """

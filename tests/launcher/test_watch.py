@@ -14,13 +14,7 @@ from commands import wait_until
 from fault_support import DUMP, register_process
 
 from tutorial_lib.launcher import watch
-from tutorial_lib.launcher.watch import (
-    MachineHealth,
-    ProcessStack,
-    collect_stacks,
-    find_disk_problem,
-    registered_processes,
-)
+from tutorial_lib.launcher.watch import MachineHealth, ProcessStack, collect_stacks, find_disk_problem
 
 
 @pytest.mark.parametrize(("state", "prefix"), [("S", ""), ("D", "waits for a disk or a network file system, ")])
@@ -50,9 +44,7 @@ def test_stacks_of_running_and_stopped_processes(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as child:
         try:
             assert child.stdout.readline() == b"up\n"
-            assert [(m.role, m.local_index, m.pid) for m in registered_processes(tmp_path)] == [
-                ("server", 0, child.pid)
-            ]
+            assert watch.registered_processes(tmp_path) == [ProcessStack("server", 0, child.pid)]
             [stack] = collect_stacks(tmp_path)
             assert "in wait_here" in stack.where()
             assert stack.state != "T"
