@@ -20,7 +20,7 @@ def test_repeated_segments_mean_silent_peer(monkeypatch):
     remote = "0000000000000000FFFF000002004D0A:2000"
     clock, fields = [0.0], ["0:", "01004D0A:1000", remote, "01", "0:0", "01:00000001", "0", "0"]
     monkeypatch.setattr(network.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(network, "_connections", lambda: iter([fields]))
+    monkeypatch.setattr(network, "tcp_connections", lambda: iter([fields]))
     peers, seen = SilentPeers(["10.77.0.2"]), []
     for seconds, retries in [(0, 1), (5, 3), (6, 4), (7, 0), (10, 4), (36, 7), (37, 0), (40, 5)]:
         clock[0], fields[6] = seconds, f"{retries:08X}"
@@ -32,10 +32,7 @@ def test_repeated_segments_mean_silent_peer(monkeypatch):
 
 def test_only_listening_ports_are_found():
     """L22. Ports are read from the kernel, because DGL counts a trial connection as a client."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as client,
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         found = network.listening_ports()
         assert server.getsockname()[1] in found
         assert client.getsockname()[1] not in found

@@ -33,10 +33,6 @@ def tutorial(*words: str, code: int = 0, **options: Any) -> str:
     return done.stdout + done.stderr
 
 
-def wait_until_stopped(name: str) -> None:
-    wait_until(lambda: name not in persistent.running_names(), f"the end of the machines {name}")
-
-
 @pytest.fixture
 def lab(emulation, nothing_left, tmp_path: Path) -> Iterator[str]:
     """A running cluster of two machines, which stops at the end of the test."""
@@ -168,7 +164,7 @@ def test_cluster_ends_after_ttl_or_with_its_daemon(emulation, nothing_left, end)
     found = describe_machines("short")
     if end != "ttl":
         os.kill(found.pid, end)
-    wait_until_stopped("short")
+    wait_until(lambda: "short" not in persistent.running_names(), "the end of the machines")
     wait_until(lambda: not Path(found.folder).exists(), "the folder to be removed")
 
 
@@ -208,7 +204,7 @@ def test_ordinary_user_starts_uses_and_stops_cluster(emulation, nothing_left):
 def test_cluster_descriptions_of_other_users_are_refused(run_here, monkeypatch, tmp_path):
     """L33. Another user cannot redirect the commands of this user to machines of theirs."""
     monkeypatch.setattr(persistent, "REGISTRY", tmp_path)
-    folder = persistent._path_of("")
+    folder = persistent.description_path("")
     folder.mkdir()
     os.chown(folder, 65534, 65534)
     for words in (["machines", "list"], ["machines", "start", "--name", "mine"], ["on", "machine-0", "true"]):
@@ -229,7 +225,7 @@ def test_interrupted_start_leaves_no_folder(emulation, nothing_left, tmp_path, m
     wait_until(lambda: (tmp_path / "called").exists(), "the call of ssh-keygen")
     start.send_signal(signal.SIGTERM)
     assert start.wait(timeout=60) == 143
-    wait_until_stopped("early")
+    wait_until(lambda: "early" not in persistent.running_names(), "the end of the machines")
     wait_until(lambda: not [*tmp_path.glob("tutorial_lib-*")], "the folder to be removed")
 
 

@@ -201,7 +201,7 @@ def assert_downloaded(lab, run: Path, *names: str) -> None:
 def test_killed_coordinator_loses_at_most_one_checkpoint(ssh_lab, data_root, tmp_path, record_fault):
     """Downloads are complete. ``fetch`` downloads the rest when the machines can be reached, and the run continues."""
     run = tmp_path / "run"
-    small_batches = ["--batch-size", "10"]  # an epoch takes some seconds, longer than a copy even on a busy computer
+    small_batches = ["--batch-size", "10"]  # an epoch takes a few seconds, longer than a copy even on a busy computer
     words = train(ssh_lab, run, data_root, "--task", "embedding", *small_batches)
     command = ssh_lab.start(sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000")
     wait_for_event(run, "checkpoint", command, 4)

@@ -119,7 +119,7 @@ class Coordinator:
         return {index for index, reported in enumerate(self._milestones) if not reported.issuperset(milestones)}
 
     def _wait_for_ranks(self) -> None:
-        """Wait until all ranks have exited with code 0. After the first SIGTERM, they get some seconds to save."""
+        """Wait until all ranks have exited with code 0. After the first SIGTERM, they get a few seconds to save."""
 
         def request_final_checkpoint() -> None:
             kinds = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))

@@ -23,7 +23,7 @@ def find_interface(address: str) -> str:
     return next((name for name, addresses in ipv4_addresses().items() if address in addresses), "lo")
 
 
-def _connections() -> Iterator[list[str]]:
+def tcp_connections() -> Iterator[list[str]]:
     """Yield the fields of the kernel's tables of TCP sockets. psutil would also read the files of all processes."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(name) as file:
@@ -32,7 +32,7 @@ def _connections() -> Iterator[list[str]]:
 
 def listening_ports() -> set[int]:
     """Return the TCP ports in state LISTEN. DGL would count a trial connection as a client."""
-    return {int(fields[1].split(":")[1], 16) for fields in _connections() if fields[3] == LISTEN}
+    return {int(fields[1].split(":")[1], 16) for fields in tcp_connections() if fields[3] == LISTEN}
 
 
 class SilentPeers:
@@ -46,7 +46,7 @@ class SilentPeers:
         """Return the seconds for which the kernel has repeated segments to each silent peer. Call it regularly."""
         repeated = {  # the kernel writes 10.77.0.2 as 02004D0A, also at the end of an IPv6 address
             socket.inet_ntoa(bytes.fromhex(remote.split(":")[0][-8:])[::-1])
-            for _, _, remote, state, _, _, retries, *_ in _connections()
+            for _, _, remote, state, _, _, retries, *_ in tcp_connections()
             if state in (ESTABLISHED, SYN_SENT) and int(retries, 16) >= RETRIES
         }
         now = time.monotonic()

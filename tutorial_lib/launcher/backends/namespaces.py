@@ -1,7 +1,7 @@
 """The Linux calls that Python 3.10 lacks, and the program that runs a command on an emulated machine.
 
 Each failure is an ``OSError`` whose text names the step that the kernel refused. The program imports the standard
-library only, so it starts in some milliseconds.
+library only, so it starts in a few milliseconds.
 """
 
 import ctypes

@@ -36,7 +36,7 @@ def parse_ttl(text: str) -> int:
     return seconds
 
 
-def _path_of(name: str) -> Path:
+def description_path(name: str) -> Path:
     """Return the path of a description. Process IDs are valid in one PID namespace, so each has its own folder."""
     folder = REGISTRY / f"tutorial_lib-{os.getuid()}-{os.stat('/proc/self/ns/pid').st_ino}"
     with contextlib.suppress(FileNotFoundError):
@@ -53,12 +53,12 @@ def _is_locked(path: Path) -> bool:
 
 def running_names() -> list[str]:
     """Return the names of all running machines of this user."""
-    return sorted(path.name for path in _path_of("").glob("*") if _is_locked(path))
+    return sorted(path.name for path in description_path("").glob("*") if _is_locked(path))
 
 
 def describe_machines(name: str) -> SimpleNamespace:
     """Return the state of persistent machines, as ``machines list --json`` prints it, or raise an InputError."""
-    if _is_locked(path := _path_of(name)) and (text := path.read_text()):
+    if _is_locked(path := description_path(name)) and (text := path.read_text()):
         state = SimpleNamespace(**json.loads(text))
         state.job = lock_holder(lock) if _is_locked(lock := Path(state.folder, LOCK_OF_JOB)) else None
         return state
@@ -89,7 +89,7 @@ class PersistentBackend(EmulatedBackend):
 
     def change_link(self, machine: Machine, action: str, wire: str | None = None) -> None:
         super().change_link(machine, action, wire)
-        state = json.loads((path := _path_of(self.name)).read_text())
+        state = json.loads((path := description_path(self.name)).read_text())
         key, value = ("wires", wire) if action == "wire" else ("cut", action == "cut")
         state[key][state["machines"].index(machine.name)] = value
         path.write_text(json.dumps(state))
@@ -114,7 +114,7 @@ def start_machines(
     end_time = time.time() + parse_ttl(ttl)
     shm_bytes = None if shm is None else parse_memory(shm)
     backend = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
-    (path := _path_of(name)).parent.mkdir(mode=0o700, exist_ok=True)
+    (path := description_path(name)).parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("a+") as registration:
         if try_lock(registration.fileno()) is False:
             remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
