@@ -28,8 +28,8 @@ from tutorial_lib.launcher.shm import lock_shm
 
 PR_SET_CHILD_SUBREAPER = 36
 FLUSH_SECONDS = 3.0
-# Idle servers, trainers and samplers were measured at 0.2 % of a core each.
-BUSY_SECONDS, BUSY_BYTES = 0.1, 20_000  # CPU time and sent bytes of all processes between two heartbeats
+BUSY_SECONDS = 0.1  # CPU time of all processes between two heartbeats. An idle process was measured at 0.2 % of a core
+BUSY_BYTES = 20_000  # bytes that the machine sent between two heartbeats
 MAX_QUEUED_BYTES = 8 << 20  # bytes queued for a coordinator that does not read. Further events stay in files
 
 
@@ -145,18 +145,22 @@ class Agent:
     def _fail(self, role: str, local_index: int, code: int = 0, cause: str = "") -> None:
         """Report a failure. Without a cause, the exit code of the process and the end of its log describe it."""
         if disk_problem := watch.find_disk_problem(self.logs):  # other problems are its effects
-            role, local_index, cause = "agent", 0, disk_problem
+            role = "agent"
+            local_index = 0
+            cause = disk_problem
         lines = read_last_lines(self.logs / log_name(role, local_index))
         if not cause:
             cause = describe_exit_code(code)
             if self.health.out_of_memory(code):
                 cause += "; at that time the kernel killed a process because memory ran out"
-            if role not in WORKERS and (exception := uncaught_exception(lines, code)):  # more useful than the exit code
+            exception = None if role in WORKERS else uncaught_exception(lines, code)
+            if exception is not None:  # more useful than the exit code
                 cause = f"{exception} ({cause})"
         self.channel.put(msg.Failed(role, local_index, cause, lines))
 
     def _read_commands(self) -> None:
-        commands, self.commands = self.commands, []
+        commands = self.commands
+        self.commands = []
         try:
             commands = commands or self.channel.receive(msg.POLL_SECONDS)
         except EOFError:  # the coordinator is gone
@@ -205,8 +209,7 @@ class Agent:
         for role, local_index, pid in self.forkserver.started() if self.forkserver else ():
             next(p for p in self.processes if (p.role, p.local_index) == (role, local_index)).pid = pid
             self._report("started", role=role, index=local_index)
-        # A killed sampler may end its trainer before the next check of the machine. Then this call collects both, and
-        # the sampler is the cause.
+        # A killed sampler may end its trainer before the next check of the machine. Then the sampler is the cause.
         if exits and not self.stopping:
             for registered in watch.registered_processes(self.logs):
                 code, _ = exits.get(registered.pid, (0, 0))
@@ -247,9 +250,10 @@ def _collect_exits() -> dict[int, tuple[int, int]]:
     """Return exit code and peak memory of ended children by PID. A process that they waited for counts in the peak."""
     exits = {}
     with contextlib.suppress(ChildProcessError):
-        while (result := os.wait4(-1, os.WNOHANG))[0] != 0:
-            pid, status, usage = result
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        while pid != 0:
             exits[pid] = (os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
     return exits
 
 

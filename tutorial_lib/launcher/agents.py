@@ -99,18 +99,16 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         answers = self._collect(msg.Checked, "the checks of the machines", 60.0)
         expected = answers[0].versions
         findings = Findings()
-        for machine_index, answer in enumerate(answers):
-            name = spec.machines[machine_index].name
+        for machine_index, (machine, answer) in enumerate(zip(spec.machines, answers, strict=True)):
             offset = self.clock_offsets[machine_index]
-            versions = answer.versions
-            same = versions == expected and not any(v.startswith("not installed") for v in versions.values())
-            detail = ", ".join(map(" ".join, versions.items()))
-            if versions != expected:
+            same = answer.versions == expected and not any(v.startswith("not installed") for v in expected.values())
+            detail = ", ".join(map(" ".join, answer.versions.items()))
+            if answer.versions != expected:
                 detail += f"; {spec.machines[0].name} has {', '.join(map(' '.join, expected.items()))}"
             clock = f"{offset:+.1f} s compared with the clock of this computer"
-            findings += [replace(finding, machine=name) for finding in answer.findings]
-            findings.append(verdict(same, "versions", detail, REINSTALL, name))
-            findings.append(verdict(abs(offset) <= CLOCK_SECONDS, "clock", clock, SYNCHRONIZE, name))
+            findings += [replace(finding, machine=machine.name) for finding in answer.findings]
+            findings.append(verdict(same, "versions", detail, REINSTALL, machine.name))
+            findings.append(verdict(abs(offset) <= CLOCK_SECONDS, "clock", clock, SYNCHRONIZE, machine.name))
         return findings
 
     def send_all(self, message: msg.Message) -> None:

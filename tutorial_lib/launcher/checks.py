@@ -63,8 +63,8 @@ def check_ports(spec: JobSpec, machine_index: int) -> Finding:
     sockets = [connection for connection in psutil.net_connections("tcp") if connection.status == psutil.CONN_LISTEN]
     owners = {s.laddr.port: f"process {s.pid}" if s.pid else "another user" for s in sockets if s.laddr}
     problems = [f"{number} is above 65535" for number in purposes if number > 65535]
-    for number in sorted(purposes.keys() & owners.keys()):
-        problems.append(f"{number} ({purposes[number]}) is taken by {owners[number]}")
+    taken = sorted(purposes.keys() & owners.keys())
+    problems += [f"{number} ({purposes[number]}) is taken by {owners[number]}" for number in taken]
     detail = "; ".join(problems) or (f"{', '.join(map(str, purposes))} free" if purposes else "none needed")
     return verdict(not problems, "ports", detail, "Stop this process, wait until it ends, or choose other ports.")
 

@@ -142,9 +142,9 @@ class Coordinator:
     def _find_cause(self, failure: JobFailed) -> JobFailed:
         """Return the cause of a lost connection or of a stall if it becomes known, or else the first failure."""
         deadline = time.monotonic() + self.limits.cause
-        while failure.is_consequence and (seconds_left := deadline - time.monotonic()) > 0:
+        while failure.is_consequence and time.monotonic() < deadline:
             try:
-                self._handle_until(lambda: False, seconds_left)
+                self._handle_until(lambda: False, deadline - time.monotonic())
             except JobFailed as other:
                 failure = failure if other.is_consequence else other
         if (failure.is_consequence or failure.is_stall) and self._missing(self._rank_exits):
@@ -184,9 +184,9 @@ class Coordinator:
         while not done():
             if time.monotonic() > self._save_deadline:
                 raise WaitedTooLong(f"the ranks did not save within {self.limits.saving:g} s")
-            if (seconds_left := deadline - time.monotonic()) <= 0:
+            if time.monotonic() >= deadline:
                 return False
-            for machine_index, message in self.agents.receive(min(seconds_left, 0.2)):
+            for machine_index, message in self.agents.receive(min(deadline - time.monotonic(), 0.2)):
                 self._handle(machine_index, message)
         return True
 
@@ -229,7 +229,8 @@ class Coordinator:
             self._milestones[machine_index].add(DONE)
             self.use[machine].peak_rss = message.peak_rss
         elif isinstance(message, msg.Heartbeat):
-            if (offset := self.agents.clock_offsets[machine_index]) != self._offsets.get(machine_index):
+            offset = self.agents.clock_offsets[machine_index]
+            if offset != self._offsets.get(machine_index):
                 self._offsets[machine_index] = offset
                 self._event("clock", machine=machine, offset=offset)
             if (sent := message.bytes_sent) != self.use[machine].bytes_sent:

@@ -37,8 +37,7 @@ def job_environment(spec: JobSpec, machine_index: int, interface: str) -> dict[s
     user = {name: os.path.expandvars(value) for name, value in spec.user_env.items()}
     python_path = user.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {
-        # ``python3`` in a command is this interpreter
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),  # our python3 first
         # Gloo and torch.distributed.rpc would bind the address of the host name, which is often 127.0.1.1.
         **dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], interface),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # as in the command itself, see __main__
@@ -57,14 +56,14 @@ def job_environment(spec: JobSpec, machine_index: int, interface: str) -> dict[s
 def role_environment(spec: JobSpec, machine_index: int, role: Role, local_index: int, cpus: int) -> dict[str, str]:
     """Return the variables of a process of a role on a machine that has ``cpus`` CPUs."""
     rank = machine_index * role.count + local_index
-    env = {name: value.format(global_index=rank) for name, value in role.env.items()}
     threads = role.threads or max(1, int(cpus * role.cpu_share) // role.count)
-    env |= {"TUTORIAL_ROLE": role.name, "TUTORIAL_INDEX": str(local_index), "TUTORIAL_RANKED": str(int(role.ranked))}
-    env["OMP_NUM_THREADS"] = str(threads)
+    env = {name: value.format(global_index=rank) for name, value in role.env.items()}
+    env.update(TUTORIAL_ROLE=role.name, TUTORIAL_INDEX=str(local_index), TUTORIAL_RANKED=str(int(role.ranked)))
+    env.update(OMP_NUM_THREADS=str(threads))
     if role.ranked:
-        env |= {"RANK": str(rank), "WORLD_SIZE": str(len(spec.machines) * role.count), "GROUP_RANK": str(machine_index)}
-        env |= {"LOCAL_RANK": str(local_index), "LOCAL_WORLD_SIZE": str(role.count)}
-        env |= {"MASTER_ADDR": spec.machines[0].address, "MASTER_PORT": str(spec.master_port)}
+        env.update(RANK=str(rank), WORLD_SIZE=str(len(spec.machines) * role.count), GROUP_RANK=str(machine_index))
+        env.update(LOCAL_RANK=str(local_index), LOCAL_WORLD_SIZE=str(role.count))
+        env.update(MASTER_ADDR=spec.machines[0].address, MASTER_PORT=str(spec.master_port))
     return env
 
 
@@ -72,5 +71,5 @@ def describe_environment(spec: JobSpec) -> str:
     """Return a text with the variables that a job adds to its processes, with machine 0 as the example."""
     title = f"added to the environment of each process on {spec.machines[0].name} (docs/patches.md describes the hook)"
     added = {title: job_environment(spec, 0, f"(that of {spec.machines[0].address})")}
-    added |= {f"of {role.name} 0": role_environment(spec, 0, role, 0, count_cpus()) for role in spec.roles}
+    added.update({f"of {role.name} 0": role_environment(spec, 0, role, 0, count_cpus()) for role in spec.roles})
     return "\n".join("\n  ".join([f"{whose}:", *map("=".join, env.items())]) for whose, env in added.items())

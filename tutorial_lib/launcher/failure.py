@@ -61,9 +61,8 @@ def stall_failure(spec: JobSpec, seconds: float, stacks: Mapping[int, Sequence[P
     shown = stopped[:1] or [key for key in sentences if key[1].role == "trainer"] or list(sentences)
     machine_index, stack = shown[0] if shown else (0, ProcessStack("agent", 0, 0))
     failure = JobFailed(spec, machine_index, stack.role, stack.local_index, "", list(sentences.values()))
-    failure.message = f"the job has made no progress for {seconds:g} s: "
-    failure.message += "; ".join(sentences[key] for key in shown) or "no process answered"
-    failure.args = (failure.message,)
+    waits = "; ".join(sentences[key] for key in shown) or "no process answered"
+    JobError.__init__(failure, f"the job has made no progress for {seconds:g} s: {waits}")  # replaces the message
     failure.log = Path(spec.log_dir) / "stacks.txt"
     failure.is_stall = True
     with contextlib.suppress(OSError):  # a full disk must not hide the failure

@@ -91,7 +91,6 @@ class JobFiles:
             with contextlib.suppress(OSError):
                 skipped = max(0, path.stat().st_size - self._offsets[path] - OUTPUT_BYTES)
                 self._offsets[path] += skipped
-                # Of a progress bar, whose states are separated by carriage returns, the last state is shown.
                 texts = [line.decode(errors="replace").rstrip() for line in self._new_lines(path, rest=rest)]
-                if lines := [truncate_line(text.split("\r")[-1]) for text in texts]:
+                if lines := [truncate_line(text.split("\r")[-1]) for text in texts]:  # the last state of a progress bar
                     yield {"trainer": int(path.stem.split("-")[1]), "lines": lines, "skipped": skipped}

@@ -93,7 +93,8 @@ class Channel:
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = read, write
-        self._buffer, self.waiting = bytearray(), bytearray()
+        self._buffer = bytearray()
+        self.waiting = bytearray()
         os.set_blocking(write, False)
 
     def put(self, message: object) -> None:

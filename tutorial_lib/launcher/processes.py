@@ -45,18 +45,16 @@ def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path,
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     with log.open("ab") as output:
         streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        # An agent has one thread, so preexec_fn is safe.
-        options: Any = {"start_new_session": True, "preexec_fn": lambda: _die_with(agent_pid)}
+        options: Any = {"start_new_session": True, "preexec_fn": lambda: _die_with(agent_pid)}  # safe with one thread
         child = subprocess.Popen(argv, cwd=cwd, env=env, pass_fds=fds, **streams, **options)
     _started.append(child)
     return child.pid
 
 
 def end_descendants(reap: Callable[[], object]) -> None:
-    """Terminate all descendants of this process, including orphans. After three seconds, kill the remaining ones."""
+    """Terminate all descendants of this process, also orphans and later forks. After three seconds, kill the rest."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + 3.0
-        # List the processes again, because a process may fork after the others got the signal.
         while (remaining := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for process in remaining:
                 with contextlib.suppress(psutil.Error):  # the process has ended or belongs to another user (setuid)
@@ -104,8 +102,8 @@ def fork_on_request() -> None:
             with open(request["log"], "ab") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
-            if (torch := sys.modules.get("torch")) is not None:
-                torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # libgomp read the variable when loaded
+            if "torch" in sys.modules:  # libgomp read the variable when it was loaded
+                sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
             importlib.import_module("sitecustomize").join_job()  # the hook, as at the start of a process
             return
     sys.stdout.flush()

@@ -29,7 +29,7 @@ LOCK_SECONDS = 0.5  # a check of another user holds the lock for a moment
 
 def job_files(patterns: Sequence[str]) -> list[str]:
     names = set(os.listdir(SHM))
-    matches = [match for name in names for pattern in patterns if (match := re.fullmatch(pattern, name))]
+    matches = list(filter(None, (re.fullmatch(pattern, name) for name in names for pattern in patterns)))
     groups = {group for match in matches for group in match.groups()}
     return sorted({match[0] for match in matches} | (names & groups))
 
@@ -39,8 +39,7 @@ def lock_shm(patterns: Sequence[str]) -> Iterator[Path]:
     """Lock /dev/shm for a job of this process, yield a folder for sockets, and finally remove the files of the job."""
     with lock_folder(SHM, LOCK_SECONDS):
         _remove(patterns)
-        # This path is short, because the path of a socket has at most 107 bytes.
-        sockets = Path(tempfile.mkdtemp(prefix=PREFIX, dir=SHM), "sockets")
+        sockets = Path(tempfile.mkdtemp(prefix=PREFIX, dir=SHM), "sockets")  # a socket's path has at most 107 bytes
         sockets.mkdir()
         try:
             yield sockets

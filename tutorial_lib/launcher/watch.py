@@ -95,10 +95,9 @@ class MachineHealth:
         previous_cpu, previous_size = self._cpu, self._size
         self._size = sum(path.stat().st_size for path in self.folder.glob("*-*.log"))
         self._cpu = 0.0
-        for process in psutil.Process().children(recursive=True):
+        for process in psutil.Process().children(recursive=True):  # the seconds of a process that has ended are lost
             with contextlib.suppress(psutil.Error):
                 self._cpu += sum(process.cpu_times()[:2])  # user and system
-        # The seconds of a process that has ended are lost.
         return {"cpu": max(0.0, self._cpu - previous_cpu), "wrote": self._size - previous_size}
 
     def dead_workers(self) -> list[tuple[ProcessStack, int]]:

@@ -79,7 +79,8 @@ class EmulatedBackend(Backend):
         if not 1 <= count <= MAX_MACHINES:
             raise InputError(f"cannot emulate {count} machines, expected 1 to {MAX_MACHINES}")
         self.rate = parse_wire(wire)
-        self.shm_bytes, self.private = shm_bytes, private
+        self.shm_bytes = shm_bytes
+        self.private = private
         cpus = sorted(os.sched_getaffinity(0))
         shares = [cpus[k::count] or [cpus[k % len(cpus)]] for k in range(count)]  # machines can share a CPU
         self.machines = [Machine(f"machine-{k}", f"{SUBNET}.{k + 1}", cpus=tuple(shares[k])) for k in range(count)]
@@ -105,7 +106,7 @@ class EmulatedBackend(Backend):
             answer: JsonObject = {}
             with self._daemon.stdout as lines:  # one line of the daemon and of each machine
                 while "error" not in answer and len(answer) < 2 + len(self.machines):
-                    answer |= json.loads(lines.readline() or '{"error": "the daemon of the machines was killed"}')
+                    answer.update(json.loads(lines.readline() or '{"error": "the daemon of the machines was killed"}'))
             if "error" in answer:
                 raise EmulationUnavailable(f"this host does not allow emulated machines: {answer['error']}", _remedy())
             stack.pop_all()
@@ -141,10 +142,9 @@ class EmulatedBackend(Backend):
 
     def change_link(self, machine: Machine, action: str, wire: str | None = None) -> None:
         """``cut`` the link of a machine (packets are lost silently), ``mend`` it, or change its rate (``wire``)."""
-        request = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
-        request |= {"action": action, "rate": parse_wire(wire)}
-        pipes = {"input": json.dumps(request), "stderr": subprocess.PIPE, "text": True}
-        result = subprocess.run(DAEMON, check=False, cwd=CHECKOUT, **pipes)
+        link = {"daemon": self.pid, "machine": self.pids[machine.name], "port": f"to-{machine.name}"}
+        request = json.dumps({**link, "action": action, "rate": parse_wire(wire)})
+        result = subprocess.run(DAEMON, cwd=CHECKOUT, input=request, stderr=subprocess.PIPE, text=True, check=False)
         if result.returncode != 0:
             raise InputError(f"cannot {action} the link of {machine.name}: {result.stderr.strip()}")
 
@@ -170,15 +170,15 @@ def _list_layers(extra: Iterable[Path]) -> list[tuple[str, bool]]:
     """Return the folders to mount on a machine with a private disk, outer ones first, and whether each is private."""
     cwd = Path.cwd()
     program = Path(sys.executable)
-    visible = {CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)}
-    visible |= {Path(path) for path in sys.path if path.endswith("-packages")}
+    packages = [Path(path) for path in sys.path if path.endswith("-packages")]
+    visible = {CHECKOUT, Path(sys.prefix), Path(sys.base_prefix), *packages}
     while program.is_symlink():  # each link and its target must stay visible
         visible.add(program.parent)
         program = program.parent / program.readlink()
-    visible |= {path.resolve() for path in [*visible, program.parent]}
-    private = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), Path.home(), cwd / "runs", *extra}
-    private |= set() if CHECKOUT.name.endswith("-packages") else {CHECKOUT / "data", CHECKOUT / "runs"}
-    private |= set() if cwd.is_relative_to(CHECKOUT) else {cwd}
+    visible.update([path.resolve() for path in [*visible, program.parent]])
+    course = [] if CHECKOUT.name.endswith("-packages") else [CHECKOUT / "data", CHECKOUT / "runs"]
+    workspace = [cwd / "runs"] if cwd.is_relative_to(CHECKOUT) else [cwd / "runs", cwd]
+    private = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), Path.home(), *course, *workspace, *extra}
     private = {path.resolve() for path in private} - visible
     private = {path for path in private if path.parent != Path("/") or path.name not in SYSTEM}
     for path in private:

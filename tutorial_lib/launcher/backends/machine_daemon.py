@@ -125,8 +125,7 @@ def _start_machine(request: JsonObject, name: str, bridge: IPRoute) -> None:
     _bring_up(bridge, port, request["rate"], master=_index_of(bridge, "br0"))
     _fork(lambda: _run_machine(request, name))
     for fd in (net_fd, pid_fd):
-        ns.setns(fd)
-        os.close(fd)
+        ns.enter_and_close(fd)
 
 
 def _run_daemon(request: JsonObject) -> None:

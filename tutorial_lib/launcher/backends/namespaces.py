@@ -29,8 +29,9 @@ def unshare(*kinds: str) -> None:
     _check(_libc.unshare(sum(NAMESPACES[kind] for kind in kinds)), f"create {' and '.join(kinds)} namespaces")
 
 
-def setns(fd: int) -> None:
+def enter_and_close(fd: int) -> None:
     _check(_libc.setns(fd, 0), "enter a namespace")
+    os.close(fd)
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -68,8 +69,7 @@ def enter(pid: int, *kinds: str) -> None:
     if not opened:  # the process is gone, and perhaps an ordinary process has its ID by now
         sys.exit("the emulated machine has been switched off")
     for fd in opened:
-        setns(fd)
-        os.close(fd)
+        enter_and_close(fd)
 
 
 def main() -> None:

@@ -58,9 +58,11 @@ def running_names() -> list[str]:
 
 def describe_machines(name: str) -> SimpleNamespace:
     """Return the state of persistent machines, as ``machines list --json`` prints it, or raise an InputError."""
-    if _is_locked(path := description_path(name)) and (text := path.read_text()):
-        state = SimpleNamespace(**json.loads(text))
-        state.job = lock_holder(lock) if _is_locked(lock := Path(state.folder, LOCK_OF_JOB)) else None
+    path = description_path(name)
+    if _is_locked(path) and path.stat().st_size > 0:
+        state = SimpleNamespace(**json.loads(path.read_text()))
+        lock = Path(state.folder, LOCK_OF_JOB)
+        state.job = lock_holder(lock) if _is_locked(lock) else None
         return state
     running = ", ".join(running_names()) or "none"
     remedy = f"Running: {running}. Start some with: python -m tutorial_lib machines start 2 --name {name}"
@@ -76,7 +78,8 @@ class PersistentBackend(EmulatedBackend):
         if count is not None and not 1 <= count <= running:
             raise InputError(f"there are {running} machines named {name!r}, not {count}")
         super().__init__(running, own_disks=state.own_disks)
-        self.name, self.folder = name, Path(state.folder)
+        self.name = name
+        self.folder = Path(state.folder)
         self.machines = self.machines[:count]
         self.pid, self.pids = state.pid, state.pids
         self._lock = (self.folder / LOCK_OF_JOB).open()  # the machines can end before a job enters them
@@ -89,9 +92,10 @@ class PersistentBackend(EmulatedBackend):
 
     def change_link(self, machine: Machine, action: str, wire: str | None = None) -> None:
         super().change_link(machine, action, wire)
-        state = json.loads((path := description_path(self.name)).read_text())
-        key, value = ("wires", wire) if action == "wire" else ("cut", action == "cut")
-        state[key][state["machines"].index(machine.name)] = value
+        path = description_path(self.name)
+        state = json.loads(path.read_text())
+        key = "wires" if action == "wire" else "cut"
+        state[key][state["machines"].index(machine.name)] = wire if action == "wire" else action == "cut"
         path.write_text(json.dumps(state))
 
     def __exit__(self, *_exc: object) -> None:
@@ -114,7 +118,8 @@ def start_machines(
     end_time = time.time() + parse_ttl(ttl)
     shm_bytes = None if shm is None else parse_memory(shm)
     backend = EmulatedBackend(count, wire=wire, shm_bytes=shm_bytes, own_disks=own_disks)
-    (path := description_path(name)).parent.mkdir(mode=0o700, exist_ok=True)
+    path = description_path(name)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("a+") as registration:
         if try_lock(registration.fileno()) is False:
             remedy = f"Use them (--on {name}), or stop them: python -m tutorial_lib machines stop {name}"
@@ -123,10 +128,11 @@ def start_machines(
         backend.registration = registration
         with backend:
             state = {"name": name, "ends": end_time, "pid": backend.pid, "pids": backend.pids, "own_disks": own_disks}
-            state |= {"machines": [machine.name for machine in backend.machines], "folder": str(backend.folder)}
-            state |= {"addresses": [machine.address for machine in backend.machines], "cut": [False] * count}
-            state |= {"wires": [wire] * count, "ssh_config": _write_ssh_config(backend) if ssh else None}
-            print(json.dumps(state), file=registration, flush=True)
+            addresses = {machine.name: machine.address for machine in backend.machines}
+            hosts = {"machines": list(addresses), "folder": str(backend.folder), "addresses": list(addresses.values())}
+            links = {"cut": [False] * count, "wires": [wire] * count}
+            config = _write_ssh_config(backend) if ssh else None
+            print(json.dumps({**state, **hosts, **links, "ssh_config": config}), file=registration, flush=True)
             backend.keep_running(end_time)
     return describe_machines(name)
 
@@ -147,10 +153,10 @@ def find_program(name: str) -> str | None:
 
 def _write_ssh_config(backend: EmulatedBackend) -> str:
     """Write a configuration with which ``ssh -F CONFIG machine-0`` reaches the machines, and return its path."""
-    # The network of this computer does not reach them. So for each connection, ssh starts a server on the machine, and
-    # talks to it over pipes. One key identifies the servers and the user.
+    # This computer does not reach their network, so ssh starts a server on the machine for each connection.
     folder = backend.folder / "ssh"
-    if (sshd := find_program("sshd")) is None or find_program("ssh-keygen") is None:
+    sshd = find_program("sshd")
+    if sshd is None or find_program("ssh-keygen") is None:
         raise InputError("--ssh: this computer has no ssh server", "Install one: sudo apt install openssh-server")
     folder.mkdir()
     if os.geteuid() == 0:

@@ -119,9 +119,9 @@ class SshBackend(ClientBackend):
 
     def remedy(self, machine: Machine, last_line: str) -> str:
         login = f"{self.username}@{machine.address}" if self.username else machine.address
-        fields = {"login": shlex.join([*self._options, login]), "port": self.port or 22, "python": self.python}
-        fields |= {"user": self.username or getpass.getuser(), "address": machine.address}
-        return next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_line)).format(**fields)
+        advice = next(text for pattern, text in REMEDIES.items() if re.search(pattern, last_line))
+        names = {"user": self.username or getpass.getuser(), "address": machine.address, "python": self.python}
+        return advice.format(login=shlex.join([*self._options, login]), port=self.port or 22, **names)
 
     def rsync_shell(self, machine: Machine) -> list[str]:  # noqa: ARG002
         return self._client

@@ -60,7 +60,7 @@ def report_and_exit(role, error, code=1):
 
     try:
         event = {"kind": "failure", "time": time.time(), "role": role, "exception": type(error).__name__}
-        event |= {name: int(os.environ[name.upper()]) for name in ("rank", "local_rank")}
+        event.update(rank=int(os.environ["RANK"]), local_rank=int(os.environ["LOCAL_RANK"]))
         event["message"] = str(error).strip().split("\n")[0][:1000]
         lines = "".join(traceback.format_exception(error)).splitlines()
         event["traceback"] = [line[:1000] for line in lines[-20:]]
@@ -76,7 +76,6 @@ def end_failed_rank(role):
     """End this rank after an uncaught exception or ``sys.exit(3)``. DGL's exit handler would wait for other ranks."""
     # No excepthook sees a SystemExit, so ``sys.exit`` stores its code for a handler that runs before those of `atexit`.
     code = None
-    original_exit = sys.exit
 
     def excepthook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
@@ -85,7 +84,7 @@ def end_failed_rank(role):
     def exit(status=None):
         nonlocal code
         code = status
-        original_exit(status)
+        raise SystemExit(status)
 
     def before_exit_handlers():
         if code not in (None, 0, False):
