@@ -11,7 +11,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from fault_support import register_process
 
 from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.launcher import agent, coordinator, network, processes, watch
@@ -123,8 +122,8 @@ def failures(turns: list[list[Message]]) -> list[list[tuple[str, int, str]]]:
 
 def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
     """L10. An orphan comes to the agent, before the trainer that it takes along: the sampler is the cause."""
-    for role, index, pid in (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79), ("trainer", 1, 80)):
-        register_process(quiet_agent.logs, pid, role, index)
+    members = (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79), ("trainer", 1, 80))
+    monkeypatch.setattr(watch, "registered_processes", lambda _logs: [watch.ProcessStack(*each) for each in members])
     quiet_agent.processes.append(Process("trainer", 0, 79))
     ended: list[tuple[int, int]] = []  # PIDs and statuses
     usage = SimpleNamespace(ru_maxrss=1)
