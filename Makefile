@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-scale growth bench-plan lint lab finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-scale bench-growth bench-plan lint lab finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern selects a current torch and numpy, in .venv-modern (docs/installation.md). It is the default on a
@@ -22,7 +22,7 @@ help:
 	@echo "make fault-table   run the fault tests and write their results to docs/faults.md"
 	@echo "make bench         compare the training loop with the guide's loop and with the computation alone"
 	@echo "make bench-scale   measure caches that are smaller than the graph"
-	@echo "make growth        measure more machines and larger graphs"
+	@echo "make bench-growth  measure more machines and larger graphs"
 	@echo "make bench-plan    compare the estimates of plan with measurements"
 	@echo "make lab           open the lessons in JupyterLab"
 	@echo "make finale        run all steps on a larger graph and write a report (OUT=runs/mine chooses the run folder)"
@@ -92,7 +92,7 @@ bench: venv
 bench-scale: venv
 	$(PY) benchmarks/scale.py
 
-growth: venv
+bench-growth: venv
 	$(PY) benchmarks/growth.py
 
 bench-plan: venv

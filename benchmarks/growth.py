@@ -1,4 +1,4 @@
-"""Measure time, traffic, memory and start-up for more machines and larger graphs: `make growth`.
+"""Measure time, traffic, memory and start-up for more machines and larger graphs: `make bench-growth`.
 
     python benchmarks/growth.py                      # scales 0.01 to 0.16 and 1 to 8 machines, about 10 minutes
     python benchmarks/growth.py --scales 1.0 --machines ""       # the size of ogbn-products, about 15 minutes

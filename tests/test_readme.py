@@ -29,7 +29,7 @@ def test_every_page_is_linked_from_readme():
 def summary(text: str) -> dict[str, str]:
     """Return the table at the end of a run, from README or from the output of a run."""
     text = text[text.index("synthetic-products: global result") :]
-    keys = ("machines", "epochs", "loss", "valid accuracy", "test accuracy", "seconds", "sent on the wire")
+    keys = ("machines", "epochs", "loss", "valid accuracy", "test accuracy", "seconds", "bytes sent")
     return {key: re.search(rf"^[\s│]*{key}[\s│]+(.*?)[\s│]*$", text, flags=re.MULTILINE)[1] for key in keys}
 
 
@@ -43,7 +43,7 @@ def test_readme_agrees_with_its_picture():
     shown = summary(README)
     assert f"loss {shown['loss']}" in picture
     assert f"test accuracy {shown['test accuracy']}, after {float(shown['seconds']):.0f} s" in picture
-    for sent in re.findall(r"[\d.]+ MB", shown["sent on the wire"]):
+    for sent in re.findall(r"[\d.]+ MB", shown["bytes sent"]):
         assert sent in picture
 
 
@@ -62,7 +62,7 @@ def test_readme_agrees_with_make_run(emulation, nothing_left, data_root, tmp_pat
         assert shown[key].split(",")[0] == real[key].split(",")[0]
     for key, tolerance in [("loss", 0.02), ("valid accuracy", 0.01), ("test accuracy", 0.01)]:
         assert float(shown[key]) == pytest.approx(float(real[key]), abs=tolerance), key
-    sent = [[float(n) for n in re.findall(r"([\d.]+) MB", each["sent on the wire"])] for each in (shown, real)]
+    sent = [[float(n) for n in re.findall(r"([\d.]+) MB", each["bytes sent"])] for each in (shown, real)]
     assert len(sent[0]) == 2
     assert sent[0] == pytest.approx(sent[1], rel=0.1)
     drawing = load_script("draw_run")

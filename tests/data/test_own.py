@@ -41,7 +41,7 @@ def test_text_ids_and_labels(how, folder):
     masks = {name: graph.ndata[name].nonzero().flatten().tolist() for name in MASKS}
     assert masks == {"train_mask": [0], "val_mask": [1], "test_mask": [3]}
     assert dataset.ids.to_pylist() == ["ann", "bob", "cy", "dee"]
-    assert {"class_names": ["blue", "red"], "unlabelled_nodes": 1}.items() <= dataset.info.items()
+    assert {"class_names": ["blue", "red"], "unlabeled_nodes": 1}.items() <= dataset.info.items()
     assert dataset.info["classes_without_a_training_node"] == ["blue"]
     assert json.loads(json.dumps(dataset.info)) == dataset.info
 
@@ -132,7 +132,7 @@ def test_float_labels_with_missing_values(tmp_path):
     np.save(tmp_path / "edges.npy", np.stack([np.arange(20), np.roll(np.arange(20), 1)]))
     np.save(tmp_path / "label.npy", np.where(np.arange(20) == 3, np.nan, np.arange(20) % 2))
     dataset, again = (load_dataset(tmp_path, features=False, seed=1) for _ in range(2))
-    assert (dataset.info["unlabelled_nodes"], dataset.info["split"]) == (1, [0.6, 0.2, 0.2])
+    assert (dataset.info["unlabeled_nodes"], dataset.info["split"]) == (1, [0.6, 0.2, 0.2])
     assert sum(dataset.split_counts().values()) == 19
     assert dataset.fingerprint() == again.fingerprint() != load_dataset(tmp_path, features=False).fingerprint()
 

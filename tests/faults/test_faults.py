@@ -164,7 +164,7 @@ def test_skipped_collective_reports_stack_of_each_rank(start, end):
 def test_permanent_network_cut_ends_the_job(cluster, start, end):
     job = start()
     cluster.change_link(cluster.machines[1], "cut")
-    error = end(job, "the wire cut for good", SILENT_NETWORK_SECONDS)
+    error = end(job, "the link is cut for good", SILENT_NETWORK_SECONDS)
     assert "no answer from machine-" in str(error)
     assert ". That machine or the network to it is down" in str(error)
 
@@ -180,7 +180,7 @@ def test_job_survives_network_cut_of_five_seconds(cluster, start, record_fault):
     assert error is None
     assert sum(event["kind"] == "beat" for event in job.events) == 600
     assert before < len(job.events)
-    record_fault("the wire cut for five seconds", "none: the job continues and succeeds", seconds)
+    record_fault("the link is cut for five seconds", "none: the job continues and succeeds", seconds)
 
 
 def test_one_rank_with_fewer_batches(start, record_fault):

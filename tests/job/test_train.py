@@ -80,7 +80,7 @@ def test_two_machines_from_the_command_line(finished_run):
         assert "Server is exiting" in (out / "logs" / machine / "server-0.log").read_text()
         assert (out / "logs" / machine / "trainer-0.log").exists()
     check_checkpoint(out, dataset)
-    for words in ("epoch 3/3", "test accuracy", "sent on the wire", f"run folder: {out}\n", "make lab"):
+    for words in ("epoch 3/3", "test accuracy", "bytes sent", f"run folder: {out}\n", "make lab"):
         assert words in printed
 
 

@@ -91,7 +91,7 @@ def test_workspace_is_copied_over_ssh(ssh_lab, workspace, tmp_path):
 
 @pytest.mark.parametrize(
     "fault",
-    ["SIGKILL to the coordinator", "SIGINT to the coordinator", "SIGKILL to an agent", "the wire cut for good"],
+    ["SIGKILL to the coordinator", "SIGINT to the coordinator", "SIGKILL to an agent", "the link is cut for good"],
 )
 def test_a_fault_ends_the_job_on_all_machines(fault, ssh_lab, workspace, tmp_path, record_fault):
     """This includes an unreachable machine, which notices retransmissions and missing pings."""
@@ -100,7 +100,7 @@ def test_a_fault_ends_the_job_on_all_machines(fault, ssh_lab, workspace, tmp_pat
     if fault == "SIGKILL to an agent":  # in that machine's own list of processes
         kill = ["pkill", "-KILL", "-f", "tutorial_lib.launcher.agent"]
         assert ssh_lab.cluster.popen(ssh_lab.machines[1], kill).wait(timeout=10) == 0
-    elif fault == "the wire cut for good":
+    elif fault == "the link is cut for good":
         ssh_lab.cluster.change_link(ssh_lab.machines[1], "cut")
     else:
         os.kill(only_child(command.pid), signal.Signals[fault.split()[0]])  # `command` is what entered the machine

@@ -109,7 +109,7 @@ FAULTS = [
     Fault("SIGSTOP of a trainer", STILL.format("trainer"), (1,), signal_one("trainer", signal.SIGSTOP), options=STALL),
     Fault("SIGSTOP of a server", STILL.format("server"), (1,), signal_one("server", signal.SIGSTOP), options=STALL),
     Fault("the logs are deleted", r"error: .*vanished", inject=remove_logs, backends=(EMULATED, LOCAL)),
-    Fault("the wire is cut for good", r"error: .*machine-1", inject=cut_link, backends=(SSH,)),
+    Fault("the link is cut for good", r"error: .*machine-1", inject=cut_link, backends=(SSH,)),
     Fault("a trainer raises", r"error: trainer 0 .*ValueError: a mistake in the training loop", script=("raise", "0")),
     Fault("a trainer calls sys.exit(3)", r"error: trainer 0 .*SystemExit: 3", script=("exit", "0")),
     Fault("a trainer calls os._exit(3)", r"error: trainer 0 .*exit code 3", script=("os._exit", "0")),

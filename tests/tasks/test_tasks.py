@@ -75,7 +75,7 @@ def test_scores_have_correct_names(task, score, data_root, tmp_path, monkeypatch
     assert result["test_accuracy"] == (result["test_score"] if score == "accuracy" else None)
     rows = summary_rows(result)
     assert rows[f"test {score}"] == f"{result['test_score']:.4f}"
-    assert rows["sent on the wire"] == "nothing"
+    assert rows["bytes sent"] == "nothing"
 
 
 @pytest.mark.cluster

@@ -73,7 +73,7 @@ def load_user_graph(path: Path, *, seed: int = 0, add_reverse_edges: bool = Fals
         num_classes = max(len(class_names), int(label.max()) + 1, 1)
         split[label < 0] = len(MASKS)
         unseen = np.setdiff1d(label[label >= 0], label[split == 0])
-        info |= {"unlabelled_nodes": int((label < 0).sum())} | ({"class_names": class_names} if class_names else {})
+        info |= {"unlabeled_nodes": int((label < 0).sum())} | ({"class_names": class_names} if class_names else {})
         info["classes_without_a_training_node"] = [class_names[k] if class_names else int(k) for k in unseen]
         label[label < 0] = 0
     for ntype, table in files.nodes.items():

@@ -128,12 +128,12 @@ def _basket_slots(rng: np.random.Generator, nodes: NodeAttributes) -> np.ndarray
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     index = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node
     community = nodes.community[node]
-    travelling = np.flatnonzero((index >= HOME_BASKETS) & (rng.random(len(node)) < TRAVEL))
-    home = np.searchsorted(nodes.first_community, community[travelling], side="right") - 1
+    traveling = np.flatnonzero((index >= HOME_BASKETS) & (rng.random(len(node)) < TRAVEL))
+    home = np.searchsorted(nodes.first_community, community[traveling], side="right") - 1
     low, high = nodes.first_community[home], nodes.first_community[home + 1]
-    abroad = rng.random(len(travelling)) < ABROAD
+    abroad = rng.random(len(traveling)) < ABROAD
     low[abroad], high[abroad] = 0, nodes.first_community[-1]
-    community[travelling] = rng.integers(low, high)
+    community[traveling] = rng.integers(low, high)
     shuffle = rng.permutation(len(node))
     return node[shuffle[np.argsort(community[shuffle], kind="stable")]]
 

@@ -84,5 +84,5 @@ def summary_rows(result: JsonObject) -> dict[str, str]:
         "epochs": f"{len(epochs)}, {seconds:.2f} s each",
         **{name: f"{value:.4f}" for name, value in {**loss, **scores}.items() if value is not None},
         "seconds": f"{result['seconds']:.1f}",
-        "sent on the wire": ", ".join(sent) or "nothing",
+        "bytes sent": ", ".join(sent) or "nothing",
     }

@@ -30,7 +30,7 @@ def explain(paths: Annotated[list[Path], about("Log files, or the folder of a ru
     for failure in causes:
         location, more = failure["place"], f", and {failure['times'] - 1} more" if failure["times"] > 1 else ""
         print(printable(f"{failure['name']}\n  {location}{more}\n    {failure['text']}"))
-        print(f"  means: {failure['means']}\n  check: {failure['look']}\n  lesson: {failure['lesson']:02d}\n")
+        print(f"  means: {failure['means']}\n  what to do: {failure['remedy']}\n  lesson: {failure['lesson']:02d}\n")
     if not causes:
         remedy = "docs/debugging.md lists the first command for each symptom."
         raise JobError(f"unknown: {logs[0]} contains no message that this command recognizes", remedy)
