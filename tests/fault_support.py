@@ -65,12 +65,10 @@ def register_process(folder: Path, pid: int, role: str, index: int = 0) -> None:
 class JobRun:
     """A job with its agents, as in ``train``. Without ``check``, it also starts if a check of a machine fails."""
 
-    def __init__(
-        self, cluster: Backend, plan: DglJob, *arguments: Any, check: bool = True, say: Any = print, **options: Any
-    ) -> None:
-        self.agents, self.check = Agents(cluster, Path(plan.log_dir), say), check
+    def __init__(self, cluster: Backend, plan: DglJob, *arguments: Any, check: bool = True, **options: Any) -> None:
+        self.agents, self.check = Agents(cluster, Path(plan.log_dir), print), check
         self.coordinator = Coordinator(self.agents, plan.to_spec(), *arguments, **options)
-        self.events, self.use = self.coordinator.events, self.coordinator.use
+        self.events, self.usage = self.coordinator.events, self.coordinator.usage
 
     def run_job(self) -> dict[str, MachineUse]:
         with self.agents:

@@ -23,7 +23,7 @@ def read_events(out: Path) -> list[dict]:
 
 def wait_until(met: Callable[[], Any], what: str, seconds: float = 30, command: subprocess.Popen | None = None) -> Any:
     """Wait until ``met`` returns a true value, and return it. Fail after a time limit or if the command ends."""
-    for _ in retry_until_timeout(what, seconds, pause=0.02, say=lambda _text: None):
+    for _ in retry_until_timeout(what, seconds, pause=0.02, log=lambda _text: None):
         if found := met():
             return found
         assert command is None or command.poll() is None, f"ended before {what}: {command.communicate()}"

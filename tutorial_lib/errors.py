@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 NOTICE_SECONDS = 2.0
+Log = Callable[[str], None]
 
 
 class TutorialError(Exception):
@@ -77,11 +78,11 @@ def print_to_stderr(text: str) -> None:
 
 
 def retry_until_timeout(
-    goal: str, seconds: float, *, pause: float = 0.1, say: Callable[[str], None] = print_to_stderr, remedy: str = ""
+    goal: str, seconds: float, *, pause: float = 0.1, log: Log = print_to_stderr, remedy: str = ""
 ) -> Iterator[float]:
     """Repeat a loop body, which gets the remaining seconds, until it breaks. Use ``pause=0`` if the body itself waits.
 
-    After two seconds, ``say`` reports the wait once. After all seconds, a WaitedTooLong is raised.
+    After two seconds, ``log`` reports the wait once. After all seconds, a WaitedTooLong is raised.
     """
     start = time.monotonic()
     notified = False
@@ -92,5 +93,5 @@ def retry_until_timeout(
             raise WaitedTooLong(f"waited {seconds:g} s for {goal}" if seconds else f"will not wait for {goal}", remedy)
         if not notified and waited >= NOTICE_SECONDS:
             notified = True
-            say(f"waiting for {goal} (for at most {seconds:g} s)")
+            log(f"waiting for {goal} (for at most {seconds:g} s)")
         time.sleep(min(pause, seconds - waited))

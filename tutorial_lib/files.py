@@ -87,14 +87,12 @@ def open_regular_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_json(path: Path, kind: type[Kind], remedy: str = "") -> Kind:
-    """Read a JSON file as the type ``kind`` of pydantic. Unless the file is missing, each defect is an InputError."""
+    """Read a JSON file as the type ``kind`` of pydantic. An InputError reports a missing or damaged file."""
     from pydantic import TypeAdapter, ValidationError  # 0.1 s
 
     try:
         with open(open_regular_file(path), "rb") as file:
             return TypeAdapter(kind).validate_json(file.read())
-    except FileNotFoundError:
-        raise
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", remedy) from None
     except ValidationError as error:
@@ -172,3 +170,11 @@ def parse_memory(value: str) -> int:
     if size == 0:
         raise InputError(f"{value!r} is not an amount of memory", "Write for example 12GB, 1.5GiB or 800MB.")
     return size
+
+
+def parse_time_limit(time: str) -> int:
+    """Convert a time of Slurm: minutes, hours:minutes:seconds, or days-hours."""
+    if match := re.fullmatch(r"(?:(\d+)-(\d+)|(\d+):(\d+):(\d+)|(\d+))", time):
+        units = (86400, 3600, 3600, 60, 1, 60)
+        return sum(int(number or 0) * unit for number, unit in zip(match.groups(), units, strict=True))
+    raise InputError(f"--time {time}: write a time such as 30 (minutes), 4:00:00 or 1-12 (days and hours)")

@@ -29,12 +29,11 @@ def write_report(folder: Path) -> Path:
     Raises:
         InputError: the folder has no finished training.
     """
-    try:
-        result = read_json(folder / "result.json", dict[str, Any])
-        options = read_json(folder / "options.json", dict[str, Any])
-    except FileNotFoundError:
+    if not all((folder / name).exists() for name in ("result.json", "options.json")):
         remedy = f"Finish the training first: python -m tutorial_lib finale --resume --out {folder}"
-        raise InputError(f"{folder} is not the folder of a finale with a finished training", remedy) from None
+        raise InputError(f"{folder} is not the folder of a finale with a finished training", remedy)
+    result = read_json(folder / "result.json", dict[str, Any])
+    options = read_json(folder / "options.json", dict[str, Any])
     theirs = published_accuracies(result)
     test_accuracy = theirs["test accuracy"][0] if theirs else None
     figures = {"learning": learning_figure(result["epochs"], result["test_accuracy"], test_accuracy)}

@@ -55,12 +55,12 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     with LocalBackend(servers=2) as cluster:
         plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
         coordinator = JobRun(cluster, plan)
-        use = coordinator.run_job()
+        usage = coordinator.run_job()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]
     counts = [event["seeds"] for event in coordinator.events if event["kind"] == "counted"]
     assert sorted(counts) == [98, 98]  # half of the 196 first nodes each
-    assert use["machine-0"].bytes_sent == 0
-    assert use["machine-0"].peak_rss["server"] > 1e8
+    assert usage["machine-0"].bytes_sent == 0
+    assert usage["machine-0"].peak_rss["server"] > 1e8
     logs = {path.name for path in (tmp_path / "logs" / "machine-0").glob("*.log")}
     assert logs == {"agent.log", "server-0.log", "server-1.log", "forkserver.log", "trainer-0.log", "trainer-1.log"}
 

@@ -104,14 +104,8 @@ class DglJob:
 
 
 def read_part(config: Path, index: int, machines: int) -> dict[str, Path]:
-    """Return the files of part ``index`` by their key in DGL's partition description.
-
-    An InputError reports a description that cannot be read, or that does not have one part for each machine.
-    """
-    try:
-        description = read_json(config, JsonObject, EVERYWHERE)
-    except FileNotFoundError as error:
-        raise InputError(f"cannot read {config}: {error.strerror}", EVERYWHERE) from None
+    """Return the files of part ``index`` by their key in DGL's partition description. Each machine needs a part."""
+    description = read_json(config, JsonObject, EVERYWHERE)
     parts = description.get("num_parts")
     entry = description.get(f"part-{index}")
     if parts != machines or not isinstance(entry, dict):

@@ -27,17 +27,17 @@ LINES = {  # lines by kind of event or stage
 class RunDisplay:
     """Prints the important events of a job. On a terminal, a last line shows the progress of rank 0."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, epochs: int = 0, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.start = time.monotonic()
-        self.epochs = 0  # epochs of the run, 0 if unknown
+        self.epochs = epochs  # of the run, 0 if unknown
 
     def show(self, text: str) -> None:
         """Print a text. On a terminal, it replaces a line that ends with a carriage return."""
         if not self.quiet:
             print(f"\x1b[K{text}" if sys.stdout.isatty() else text, end="", flush=True)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a line with the seconds since the start."""
         self.show(f"{time.monotonic() - self.start:7.1f} s  {text}\n")
 
@@ -49,7 +49,7 @@ class RunDisplay:
                 self.show(f"[{event['machine']} {event['trainer']}] {line}\n")
         elif text := describe_event(event, self.epochs):
             if event["kind"] not in ("step", "progress"):
-                self.say(text)
+                self.log(text)
             elif event["rank"] == 0 and sys.stdout.isatty():
                 self.show(f"{text}\r")
 

@@ -29,13 +29,12 @@ class CheckpointOptions:
     Attributes:
         resume: Continue the run in --out from its last complete checkpoint.
         every: Epochs between two checkpoints.
-        options: options of the command, which a later --resume repeats, or None without a command.
         trust: With --resume, do not ask before using the programs, machines and files that the run folder names.
     """
 
     resume: bool = False
     every: int = 1
-    options: JsonObject | None = None
+    options: JsonObject | None = None  # of the command, for a later --resume
     trust: bool = False
 
 
@@ -95,10 +94,7 @@ class EventLog:
 def open_run(
     out: Path, display: RunDisplay, checkpointing: CheckpointOptions, settings: JsonObject | None = None
 ) -> Iterator[EventLog]:
-    """Lock a run folder and open its log. With ``settings``, a run continues only if they are those of its checkpoint.
-
-    A WaitedTooLong names another program in the folder. After an InputError of the block, a new folder is removed.
-    """
+    """Lock a run folder and open its log. A run with other ``settings`` than its checkpoint cannot continue."""
     with lock_folder(out, 0.0):
         check_run_folder(out, resume=checkpointing.resume)
         checkpoints = out / "checkpoint"
@@ -115,7 +111,7 @@ def open_run(
             file.seek(0)
             try:
                 yield EventLog(file, display, resumed)
-            except InputError:
+            except InputError:  # nothing was started
                 if not manifests.has_checkpoint(checkpoints):
                     shutil.rmtree(out, ignore_errors=True)
                 raise

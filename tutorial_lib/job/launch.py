@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.job.dgl import read_part
+from tutorial_lib.job.dgl import DglJob, read_part
 from tutorial_lib.job.display import SILENT, RunDisplay
 from tutorial_lib.job.folder import CheckpointOptions, open_run
 from tutorial_lib.job.ip_config import read_ip_config, write_ip_config
@@ -25,23 +25,19 @@ class LaunchRequest(Layout):
     """The command of ``launch`` and its machines.
 
     Attributes:
-        command: The user's command. A single string may use the syntax of the shell.
         workspace: Working directory of every process. --part_config and --ip_config are relative to it.
         part_config: DGL's partition description (JSON). Without it, the job has no DGL servers, only
             ranks of torch.distributed.
-        ip_config: Address file that the script reads. Its machines are reached over ssh. With --emulate and
-            --part_config it is written if it does not exist.
-        out: Folder of the logs, with one folder for each machine.
         num_omp_threads: OpenMP threads of a trainer. (default: an equal share of the CPUs)
         graph_format: Sparse formats that the servers create, such as coo,csc.
         extra_envs: Variables NAME=VALUE for every process.
     """
 
-    command: Sequence[str] = ()
+    command: Sequence[str] = ()  # a single string may use the syntax of the shell
     workspace: Path = Path()
     part_config: Path | None = None
-    ip_config: Path = Path("ip_config.txt")
-    out: Path = Path("runs/launch")
+    ip_config: Path = Path("ip_config.txt")  # read by the script. With part_config, written for emulated machines
+    out: Path = Path("runs/launch")  # one folder of logs for each machine
     emulate: int | None = None
     num_omp_threads: int | None = None
     graph_format: str = "csc"
@@ -78,27 +74,29 @@ def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: boo
     workspace = request.workspace.resolve()
     out = request.out.absolute()
     backend = request.make_backend(out, workspace)
-    part_config = ip_config = None
-    if request.part_config is not None:
-        part_config = (workspace / request.part_config).resolve()
-        ip_config = (workspace / request.ip_config).resolve()
+    part_config = request.part_config and (workspace / request.part_config).resolve()
+    ip_config = part_config and (workspace / request.ip_config).resolve()
+    if part_config:
         read_part(part_config, 0, len(backend.machines))
-    with open_run(out, display, CheckpointOptions()) as log, backend, Agents(backend, out, display.say) as agents:
-        if ip_config is not None and not backend.traits.reads_ip_config:
+    agents = Agents(backend, out, display.log)
+    with open_run(out, display, CheckpointOptions()) as event_log, backend, agents:
+        if ip_config and not backend.traits.reads_ip_config:
             write_or_compare_ip_config(ip_config, backend.machines)
-        job = request.describe_job(
-            backend,
+        job = DglJob(
+            machines=backend.machines,
             command=command,
             shell=shell,
             part_config=str(part_config or ""),
             ip_config=str(ip_config or ""),
             log_dir=str(out),
             cwd=str(workspace),
+            master_port=backend.master_port,
             graph_format=request.graph_format,
             omp_threads=request.num_omp_threads,
             env=dict(pair.split("=", 1) for pair in request.extra_envs),
         )
+        job = request.complete_job(job, backend)
         if verbose:
             display.show(f"{describe_environment(job.to_spec())}\n")
         uploads = [(workspace, "", part_config and part_config.parent)]
-        return run_on_machines(agents, job, request.limits(), out, log.write, uploads)
+        return run_on_machines(agents, job, request.limits(), out, event_log.write, uploads)

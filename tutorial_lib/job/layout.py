@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.dgl import DglJob
@@ -62,7 +61,6 @@ class Layout:
         samplers: Sampler processes per trainer.
         servers: DGL servers per machine.
         server_threads: OpenMP threads of a server. (default: 1; on real machines its share of a quarter of the CPUs)
-        ssh_machines: Machines over ssh.
         slurm: Use the nodes of the Slurm allocation in which this command runs.
         subnet: With --slurm, the network of the job, such as 10.1.0.0/16. (default: that of the node names)
         show_output: Print the output of the trainers.
@@ -111,31 +109,37 @@ class Layout:
     def limits(self, saving: float = 0.0) -> Limits:
         return Limits(serving=self.serving_timeout, job=self.timeout, stall=self.stall_timeout or None, saving=saving)
 
-    def describe_job(self, backend: Backend, **fields: Any) -> DglJob:
-        """Return a job on machines whose agents have started, with further ``fields``."""
-        if not (self.ssh_machines and self.ssh_machines.allow_public):
-            check_private(backend.machines)  # a backend can look up addresses when the agents have started
-        fields |= {"machines": backend.machines, "master_port": backend.master_port}
-        fields |= {"trainers": self.trainers, "samplers": self.samplers, "servers": self.servers}
-        fields |= {"server_threads": self.server_threads or (1 if backend.traits.one_computer else None)}
-        fields |= {"silence": backend.traits.silence_seconds, "collective_seconds": self.collective_timeout}
-        return DglJob(**fields, show_output=self.show_output)
+    def complete_job(self, job: DglJob, backend: Backend) -> DglJob:
+        """Return a job with the processes of this layout. The agents of the machines must have started."""
+        if self.ssh_machines is None:
+            check_private(job.machines)  # a backend can look up addresses when the agents have started
+        return replace(
+            job,
+            trainers=self.trainers,
+            samplers=self.samplers,
+            servers=self.servers,
+            server_threads=self.server_threads or (1 if backend.traits.one_computer else None),
+            silence=backend.traits.silence_seconds,
+            collective_seconds=self.collective_timeout,
+            show_output=self.show_output,
+        )
 
 
 def run_on_machines(
     agents: Agents, job: DglJob, limits: Limits, out: Path, on_event: OnEvent, uploads: Sequence[Upload]
 ) -> dict[str, MachineUse]:
-    """Run a job. If the machines share no folder with this computer, upload its inputs and download its results.
-
-    ``job`` has the paths of this computer. Returns the resources that each machine used.
-    """
+    """Run a job, which has the paths of this computer, and return the resources that each machine used."""
     copy_to = agents.backend.traits.copy_to
-    if copy_to is None:
+    if copy_to is None:  # the machines share our folders
         return Coordinator(agents, job.to_spec(), on_event, limits).run_job()
     files = RemoteFiles(agents.backend, out, on_event, uploads)
-    command = [files.locate(word) if word.startswith(f"{out}/") else word for word in job.command]
-    names = ("part_config", "ip_config", "log_dir")
-    paths = {name: files.locate(path) for name in names if (path := getattr(job, name))}
-    remote_job = replace(job, cwd=copy_to, command=command, **paths)
+    remote_job = replace(
+        job,
+        cwd=copy_to,
+        command=[files.locate(word) if word.startswith(f"{out}/") else word for word in job.command],
+        part_config=job.part_config and files.locate(job.part_config),
+        ip_config=job.ip_config and files.locate(job.ip_config),
+        log_dir=files.locate(job.log_dir),
+    )
     with files:
         return Coordinator(agents, job.to_spec(), files.on_event, limits, remote_job.to_spec()).run_job()

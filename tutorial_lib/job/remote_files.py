@@ -11,7 +11,6 @@ import re
 import shlex
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,9 +20,9 @@ from subprocess import DEVNULL, PIPE
 
 import psutil
 
-from tutorial_lib.errors import InputError, JobError, TutorialError, check_trust, describe_exit_code, printable
-from tutorial_lib.files import fsync_path, read_json, write_json
-from tutorial_lib.job.folder import OPTIONS_FILE, PENDING_FILE
+from tutorial_lib.errors import InputError, JobError, Log, TutorialError, check_trust, describe_exit_code, printable
+from tutorial_lib.files import fsync_path, lock_folder, read_json, write_json
+from tutorial_lib.job.folder import OPTIONS_FILE, PENDING_FILE, check_right_to_write
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.backends.remote import SshBackend
 from tutorial_lib.launcher.coordinator import Event, OnEvent
@@ -69,19 +68,19 @@ def pending_download_of(backend: Backend, path: str) -> PendingDownload:
     return PendingDownload(path, [(m.name, m.address) for m in backend.machines], **(backend.traits.ssh_options or {}))
 
 
-def fetch_results(run: Path, say: Callable[[str], None], backend: Backend | None = None, *, trust: bool) -> list[str]:
-    """Download all results that an interrupted run has left on its machines. Return the problems.
-
-    Unless the machines are those of ``backend``, this asks before it connects to machines that the run folder names.
-    """
-    if (pending := read_pending_download(run)) is None:
-        return []
-    if backend is None or pending != pending_download_of(backend, pending.folder):
-        check_trust(run / PENDING_FILE, {name: value for name, value in asdict(pending).items() if value}, trust=trust)
-    machines = [Machine(*machine) for machine in pending.machines]
-    ssh_backend = SshBackend(machines, port=pending.port, username=pending.username, config=pending.config)
-    # The backend is not entered, because an unreachable machine would prevent the download from the others.
-    return RemoteFiles(ssh_backend, run, lambda event: say(event["text"])).finish()
+def fetch_results(run: Path, log: Log, backend: Backend | None = None, *, trust: bool) -> list[str]:
+    """Download all results that an interrupted run has left on its machines. Return the problems."""
+    with lock_folder(run, 0.0):  # a running job downloads its results itself
+        check_right_to_write(run)
+        if (pending := read_pending_download(run)) is None:
+            return []
+        if backend is None or pending != pending_download_of(backend, pending.folder):  # other machines
+            named = {name: value for name, value in asdict(pending).items() if value}
+            check_trust(run / PENDING_FILE, named, trust=trust)
+        machines = [Machine(*machine) for machine in pending.machines]
+        ssh_backend = SshBackend(machines, port=pending.port, username=pending.username, config=pending.config)
+        # The backend is not entered, because an unreachable machine would prevent the download from the others.
+        return RemoteFiles(ssh_backend, run, lambda event: log(event["text"])).finish()
 
 
 class RemoteFiles:
@@ -116,10 +115,10 @@ class RemoteFiles:
     def _follow(self, number: int) -> None:
         problems = self._download() if number == self._checkpoints else []
         if problems and number == self._checkpoints:  # otherwise, the next call downloads a newer checkpoint
-            self._say(f"a checkpoint could not be downloaded, and the training continues: {problems[0]}")
+            self._warn(f"a checkpoint could not be downloaded, and the training continues: {problems[0]}")
 
-    def _say(self, text: str, kind: str = "warning") -> None:
-        self.on_event({"kind": kind, "text": text, "time": time.time()})
+    def _warn(self, text: str) -> None:
+        self._on_event({"kind": "warning", "text": text})
 
     def __enter__(self) -> "RemoteFiles":
         if self.backend.traits.ssh_options is not None:  # otherwise, no later command can reach the machines
@@ -137,7 +136,7 @@ class RemoteFiles:
             message = f"the job succeeded, but some of its results were not downloaded: {problems[0]}"
             raise JobError(message, "\n".join(problems[1:]))
         for text in problems:
-            self._say(text)
+            self._warn(text)
 
     def finish(self) -> list[str]:
         """Download all results, and then remove the folders on the machines. Return the problems of the download."""
@@ -188,7 +187,7 @@ class RemoteFiles:
             remote = f"{machine.address}:{target}/"
             output = self._rsync("copying to", machine, f"{source}/", remote, rules, "-L", rsync_path)
             copied += int(re.findall(r"files transferred: (\d+)", output)[0])
-        self._say(f"{machine.name}: {copied} files copied, checksums verified", "copied")
+        self._on_event({"kind": "copied", "text": f"{machine.name}: {copied} files copied, checksums verified"})
 
     def _remove_folders(self) -> None:
         (self.run / PENDING_FILE).unlink(missing_ok=True)
@@ -197,7 +196,7 @@ class RemoteFiles:
         for machine, removal in removals.items():
             wait_or_kill(removal, SILENCE_SECONDS)
             if removal.returncode:
-                self._say(f"{machine.name} ({machine.address}) still has {self.folder}")
+                self._warn(f"{machine.name} ({machine.address}) still has {self.folder}")
 
     def _on_all(self, function: Callable[[Machine], None]) -> dict[Machine, BaseException]:
         """Call ``function`` for several machines at a time. Return the errors."""

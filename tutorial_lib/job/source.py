@@ -4,11 +4,12 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, check_dataset_arguments, default_root, load_dataset
+from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, default_root, load_dataset
+from tutorial_lib.errors import Log
 from tutorial_lib.files import graph_name_of, replace_file
 from tutorial_lib.launcher.environment import package_digest
 from tutorial_lib.partition import Partition, load_partition_folder, partition_dataset
-from tutorial_lib.partition.folder import FORMAT, Log, method_name
+from tutorial_lib.partition.folder import FORMAT, method_name
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,6 @@ class DataSource:
     method: str = "kaminpar"
     both_ways: bool = False
 
-    def check_arguments(self) -> None:
-        """Check the name and the scale without loading anything."""
-        check_dataset_arguments(self.name, self.scale, self.seed)
-
     def load(self, *, features: bool = True, download: bool = False) -> Dataset:
         options = {"scale": self.scale, "seed": self.seed, "root": self.root, "add_reverse_edges": self.both_ways}
         dataset = load_dataset(self.name, features=features, download=download, **options)
@@ -43,12 +40,12 @@ class DataSource:
             dataset.structure.ndata.pop("feat", None)
         return dataset
 
-    def partition(self, dataset: Dataset, parts: int, say: Log) -> Partition:
+    def partition(self, dataset: Dataset, parts: int, log: Log) -> Partition:
         """Write or reuse the partition in a folder of ``root/partitions``, whose name contains all of its inputs."""
         name_file = self._name_file(parts, features=dataset.num_features > 0 or not dataset.structure.is_homogeneous)
         name = f"{graph_name_of(self.name)}-{dataset.fingerprint()[:12]}-{parts}-{method_name(self.method)}"
         out = name_file.with_name(f"{name}-seed{self.seed}-v{FORMAT}")
-        partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=say)
+        partition = partition_dataset(dataset, parts, out, method=self.method, seed=self.seed, log=log)
         with replace_file(name_file) as file:
             file.write(out.name.encode())
         return partition
@@ -60,10 +57,7 @@ class DataSource:
         return load_partition_folder(folder) if folder.is_dir() else None
 
     def _name_file(self, parts: int, *, features: bool = True) -> Path:
-        """Return the path of a file with the name of a partition. The path depends on the data, options and our code.
-
-        Files are compared by their sizes and times, because reading a large data set takes minutes.
-        """
+        """Return the path of a file with the name of a partition. It depends on options, code, and times of files."""
         root = self.root or default_root()
         path = Path(self.name).expanduser()
         stem = STEMS.get(self.name, self.name.replace("-", "_"))

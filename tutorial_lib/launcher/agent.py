@@ -258,7 +258,7 @@ def _collect_exits() -> dict[int, tuple[int, int]]:
 
 
 def wait_for_command(channel: msg.Channel, goal: str, seconds: float) -> list[msg.Message]:
-    for seconds_left in retry_until_timeout(goal, seconds, pause=0, say=lambda _text: None):
+    for seconds_left in retry_until_timeout(goal, seconds, pause=0, log=lambda _text: None):
         if commands := channel.receive(min(seconds_left, 1.0)):
             return sys.exit() if commands[0] == msg.Command("stop") else commands
     return []

@@ -31,9 +31,9 @@ Kind = TypeVar("Kind", bound=msg.Message)
 class Agents(contextlib.AbstractContextManager["Agents"]):
     """The agents of a job. Entering starts one on each machine of an entered backend, and leaving stops them."""
 
-    def __init__(self, backend: Backend, log_dir: Path, say: Callable[[str], None] = errors.print_to_stderr) -> None:
+    def __init__(self, backend: Backend, log_dir: Path, log: errors.Log = errors.print_to_stderr) -> None:
         self.backend = backend
-        self.say = say  # prints that a wait takes longer
+        self.log = log  # prints that a wait takes longer
         self.logs = [log_dir / machine.name / "agent.log" for machine in backend.machines]  # their standard error
         self.processes: list[subprocess.Popen] = []  # on this computer, such as ssh clients
         self.connected: set[int] = set()  # machines whose agent will still send messages
@@ -72,7 +72,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         """Return one message of this kind from each agent, in the order of the machines."""
         answers: dict[int, Kind] = {}
         try:
-            for seconds_left in retry_until_timeout(goal, seconds, pause=0, say=self.say):
+            for seconds_left in retry_until_timeout(goal, seconds, pause=0, log=self.log):
                 if len(answers) == len(self.processes):
                     break
                 for machine_index, message in self.receive(min(seconds_left, 0.2)):
@@ -158,7 +158,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
         with contextlib.suppress(WaitedTooLong), contextlib.ExitStack() as stack:
             stack.callback(self._close, 0)  # kill the agents that remain, whatever happens
             self.send_all(msg.Command("stop"))
-            for remaining in retry_until_timeout("the agents to stop their processes", seconds, pause=0, say=self.say):
+            for remaining in retry_until_timeout("the agents to stop their processes", seconds, pause=0, log=self.log):
                 if not self.connected:
                     break
                 for machine_index, message in self.receive(min(remaining, 0.2)):

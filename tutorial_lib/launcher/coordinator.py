@@ -60,7 +60,7 @@ class Coordinator:
     remote: JobSpec | None = None  # the job with the paths of the machines, if they differ from those of this computer
 
     def __post_init__(self) -> None:
-        self.use = {machine.name: MachineUse() for machine in self.spec.machines}
+        self.usage = {machine.name: MachineUse() for machine in self.spec.machines}
         self.events: list[Event] = []
         self._milestones: list[set[Milestone]] = [set() for _ in self.spec.machines]
         self._rank_exits = [("exited", r.name, k, 0) for r in self.spec.roles if not r.service for k in range(r.count)]
@@ -98,7 +98,7 @@ class Coordinator:
                 self.agents.stop(self.limits.stopping, self._handle)
             finally:
                 self.agents.clean_up(self._missing([DONE]), self.spec.shm_patterns)
-        return self.use
+        return self.usage
 
     def _write_failure(self, text: str) -> None:
         with contextlib.suppress(OSError):  # on a full disk, the user still sees the message on the screen
@@ -227,14 +227,14 @@ class Coordinator:
             self._stacks[machine_index] = message.stacks
         elif isinstance(message, msg.Done):
             self._milestones[machine_index].add(DONE)
-            self.use[machine].peak_rss = message.peak_rss
+            self.usage[machine].peak_rss = message.peak_rss
         elif isinstance(message, msg.Heartbeat):
             offset = self.agents.clock_offsets[machine_index]
             if offset != self._offsets.get(machine_index):
                 self._offsets[machine_index] = offset
                 self._event("clock", machine=machine, offset=offset)
-            if (sent := message.bytes_sent) != self.use[machine].bytes_sent:
-                self.use[machine].bytes_sent = sent
+            if (sent := message.bytes_sent) != self.usage[machine].bytes_sent:
+                self.usage[machine].bytes_sent = sent
                 self.on_event({"kind": "traffic", "machine": machine, "bytes_sent": sent, "time": message.time})
 
     def _handle_event(self, event: Event, machine_index: int) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +10,10 @@ import numpy as np
 
 from tutorial_lib.data.base import MASKS, Dataset
 from tutorial_lib.data.tables import write_ids
-from tutorial_lib.errors import InputError
+from tutorial_lib.errors import InputError, Log
 from tutorial_lib.files import JsonObject, check_file, graph_name_of, sha256_of, sibling_folder, write_json
 
 FORMAT = 1  # version of the files
-Log = Callable[[str], None]
 IdMap = np.ndarray | dict[str, np.ndarray]  # for each type if there are several
 
 

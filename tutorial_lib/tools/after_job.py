@@ -10,8 +10,8 @@ from typing import Annotated
 import yaml
 
 from tutorial_lib.errors import InputError, JobError, printable
-from tutorial_lib.files import JsonObject, lock_folder, open_regular_file, replace_file
-from tutorial_lib.job.folder import PENDING_FILE, check_right_to_write
+from tutorial_lib.files import JsonObject, open_regular_file, replace_file
+from tutorial_lib.job.folder import PENDING_FILE
 from tutorial_lib.job.remote_files import fetch_results
 from tutorial_lib.launcher.coordinator import FAILURE_FILE, Event
 from tutorial_lib.launcher.logs import truncate_line
@@ -142,13 +142,9 @@ def fetch(
 ) -> None:
     """Download the results that an interrupted job with --copy_to has left on its machines, and verify them."""
     run = run.absolute()
-    if not (run / PENDING_FILE).is_file() and not (run / "events.jsonl").is_file():
+    is_pending = (run / PENDING_FILE).is_file()
+    if not is_pending and not (run / "events.jsonl").is_file():
         raise InputError(f"{run} is not the folder of a run with --copy_to: it has no {PENDING_FILE}")
-    with lock_folder(run, 0.0):  # a running job downloads its results itself
-        check_right_to_write(run)
-        if not (run / PENDING_FILE).is_file():
-            print(f"{run}: nothing is left to fetch")
-            return
-        if problems := fetch_results(run, print, trust=trust):
-            raise JobError(problems[0], "\n".join(problems[1:]))
-    print(f"all results are in {run}")
+    if problems := fetch_results(run, print, trust=trust):
+        raise JobError(problems[0], "\n".join(problems[1:]))
+    print(f"all results are in {run}" if is_pending else f"{run}: nothing is left to fetch")

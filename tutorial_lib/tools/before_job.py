@@ -10,13 +10,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-from tutorial_lib.data import DATASET_NAMES, check_dataset_arguments
+from tutorial_lib.data import DATASET_NAMES
 from tutorial_lib.errors import InputError, describe_exit_code, print_to_stderr
+from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, run_checks, verdict
 from tutorial_lib.partition import partition_dataset
+from tutorial_lib.partition.folder import type_counts
 from tutorial_lib.tools import options as cli
 from tutorial_lib.tools.options import about, app, flatten
 
@@ -71,11 +73,12 @@ def examine_machines(layout: Layout, part_config: Path | None = None) -> Finding
     path = str(part_config.absolute()) if part_config else "any"
     try:
         with backend, tempfile.TemporaryDirectory() as logs, Agents(backend, Path(logs)) as agents:
-            job = layout.describe_job(backend, command=[], part_config=path, ip_config="", log_dir="", cwd="").to_spec()
-            findings = agents.prepare(job if part_config else replace(job, checks=[]))
+            job = DglJob(backend.machines, [], path, ip_config="", log_dir="", cwd="", master_port=backend.master_port)
+            spec = layout.complete_job(job, backend).to_spec()
+            findings = agents.prepare(spec if part_config else replace(spec, checks=[]))
     except InputError as error:
         return Findings([Finding("machines", FAIL, error.message, error.remedy)])
-    return Findings([Finding("machines", OK, f"{len(job.machines)} answered"), *findings])
+    return Findings([Finding("machines", OK, f"{len(backend.machines)} answered"), *findings])
 
 
 def print_facts(facts: Mapping[str, object], *, as_json: bool) -> None:
@@ -95,9 +98,6 @@ def data(
     as_json: cli.JsonOption = False,
 ) -> None:
     """Load, generate or download a data set, check it, and print its sizes."""
-    check_dataset_arguments(dataset, source.scale, source.seed)  # before torch is imported
-    from tutorial_lib.partition.folder import type_counts
-
     loaded = replace(source, name=dataset).load(features=not graph_only, download=download)
     facts = {
         "dataset": loaded.name,

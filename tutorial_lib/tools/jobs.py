@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import psutil
 
+from tutorial_lib.data import check_dataset_arguments
 from tutorial_lib.errors import InputError, JobError, ask_yes_no, print_to_stderr
 from tutorial_lib.files import JsonObject
 from tutorial_lib.job import launch as job_launch
@@ -53,7 +54,7 @@ def train(
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
     check_task(config.task)
-    source.check_arguments()
+    check_dataset_arguments(source.name, source.scale, source.seed)
     layout = cli.choose_machines(layout, ssh, options)
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process cannot be used with --trainers, --samplers or --servers")
@@ -63,7 +64,7 @@ def train(
 
     STARTED_RUNS["train"] = folder
     checkpointing = replace(checkpointing, options=cli.options_to_store(options))
-    display = RunDisplay()
+    display = RunDisplay(config.epochs)
     try:
         if single_process:
             result = run_single(source, config, folder, display, checkpointing, device=layout.device)
@@ -101,7 +102,7 @@ def finale(
     By default, the finale trains 10 epochs on synthetic-products at scale 0.1. With --full, it trains at scale 1 with
     the published recipe: 20 epochs, 1024 seed nodes in a step of all trainers together, learning rate 0.003.
     """
-    source.check_arguments()
+    check_dataset_arguments(source.name, source.scale, source.seed)
     layout = cli.choose_machines(layout, ssh, options)
     backend = layout.make_backend()
     defaults: JsonObject = {"epochs": 10}
@@ -117,9 +118,10 @@ def finale(
     from tutorial_lib.job.train import run_distributed
 
     STARTED_RUNS["finale"] = folder
-    display, checkpointing = RunDisplay(), replace(checkpointing, options=cli.options_to_store(options))
+    display = RunDisplay(config.epochs)
+    checkpointing = replace(checkpointing, options=cli.options_to_store(options))
     result = run_distributed(source, layout, config, folder, display, checkpointing)
-    display.say("checking the predictions in original IDs")
+    display.log("checking the predictions in original IDs")
     check_predictions(source, folder, result)
     display.summary(result, folder)
     for name, (mean, deviation) in published_accuracies(result).items():
@@ -182,7 +184,7 @@ def launch(
     request = cli.choose_machines(request, ssh_machines, options)
     out = check_run_folder(out or default_run_folder("launch"))
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
-    use = job_launch.launch(request, RunDisplay(), verbose=verbose)
+    usage = job_launch.launch(request, RunDisplay(), verbose=verbose)
     logs = out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
-    for machine, used in use.items():
+    for machine, used in usage.items():
         print(f"{machine}: sent {human_bytes(used.bytes_sent)}, logs in {logs / machine}")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tutorial_lib.data import check_dataset_arguments
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import parse_wire
@@ -202,7 +203,7 @@ def step_seconds(job: Job, batch: Batch, fetched: float, gradients: float) -> di
 
 def job_sizes(source: DataSource) -> dict[str, int]:
     """Return ``nodes`` to ``val`` of a ``Job``. Data sets with unknown sizes are loaded."""
-    source.check_arguments()
+    check_dataset_arguments(source.name, source.scale, source.seed)
     if source.name in ("synthetic-products", "ogbn-products"):  # the former imitates the latter at any size
         scale = source.scale if source.name == "synthetic-products" else 1.0
         return {"width": 100, "classes": 47, **{name: round(scale * count) for name, count in PRODUCTS.items()}}

@@ -62,6 +62,8 @@ def has_checkpoint(folder: Path) -> bool:
 
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest, or raise an InputError if it is missing or damaged, or cannot be one of this version."""
+    if not path.exists():
+        raise InputError(f"there is no checkpoint {path}", NEW_RUN)
     try:
         content = read_json(path, JsonObject)
         if content.get("format") != FORMAT:
@@ -70,8 +72,6 @@ def read_manifest(path: Path) -> Manifest:
         if not (FOLDER_NAME.fullmatch(manifest.folder) and all(map(FILE_NAME.fullmatch, manifest.files))):
             raise InputError(f"{path} lists files that a checkpoint never has")
         return manifest
-    except FileNotFoundError:
-        raise InputError(f"there is no checkpoint {path}", NEW_RUN) from None
     except InputError as error:
         raise InputError(f"unusable checkpoint: {error.message}", NEW_RUN) from None
 
