@@ -3,7 +3,7 @@
 import pytest
 
 from tutorial_lib.errors import InputError
-from tutorial_lib.tools.submit import parse_time_limit
+from tutorial_lib.files import parse_time_limit
 
 KUBERNETES = ["--kubernetes", "--image", "x"]
 

@@ -14,7 +14,6 @@ from tutorial_lib.errors import InputError, check_trust
 from tutorial_lib.files import JsonObject, parse_memory, read_json
 from tutorial_lib.job.folder import OPTIONS_FILE
 from tutorial_lib.job.layout import Layout, SshMachines
-from tutorial_lib.launcher.backends.persistent import PersistentBackend
 from tutorial_lib.tasks import check_loader
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -26,7 +25,8 @@ OPTION_NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoi
 OPTION_NAMES["allow_public"] = "allow_public_addresses"
 HIDDEN_FIELDS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
 OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
-MACHINE_OPTIONS = {"emulate", "on", "machines", "single_process", "ip_config", "slurm"}  # these choose the machines
+MACHINE_OPTIONS = {"emulate", "on", "ip_config", "slurm", "machines", "single_process"}  # these choose the machines
+CHOICES = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
 SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(SshMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*SSH_OPTIONS, "root"}
@@ -161,18 +161,15 @@ def options_to_store(options: JsonObject) -> JsonObject:
 
 def choose_machines(layout: LayoutType, ssh: SshMachines | None, options: JsonObject) -> LayoutType:
     """Return the layout with the machines that the given options choose, by default two emulated machines."""
-    other_places = (MACHINE_OPTIONS - {"emulate", "on"}) & options.keys()
+    other_choices = (MACHINE_OPTIONS - {"emulate", "on"}) & options.keys()
     if SSH_OPTIONS & options.keys():
-        other_places.add("ip_config")
-    if len(other_places) + bool(options.keys() & {"emulate", "on"}) > 1:
-        places = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
-        raise InputError("several options choose the machines", f"Keep one of {places} and --single-process.")
+        other_choices.add("ip_config")
+    if len(other_choices) + bool(options.keys() & {"emulate", "on"}) > 1:
+        raise InputError("several options choose the machines", f"Keep one of {CHOICES} and --single-process.")
     if (count := options.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
-    if (layout.wire is not None or layout.own_disks) and (other_places or layout.on):
+    if (layout.wire is not None or layout.own_disks) and (other_choices or layout.on):
         remedy = f"For running machines: {PROGRAM} machines wire all 1gbit, or machines start 2 --own-disks"
         raise InputError("--wire and --own-disks are for new emulated machines; they need --emulate N", remedy)
-    emulate = options.get("emulate", None if other_places else 2)
-    if layout.on is not None:  # the number of the running machines
-        emulate = len(PersistentBackend(layout.on, options.get("emulate")).machines)
+    emulate = options.get("emulate", None if other_choices or layout.on else 2)
     return replace(layout, emulate=emulate, ssh_machines=ssh)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -14,11 +13,9 @@ from typing import Annotated
 
 from tutorial_lib.data import DATASET_NAMES, DEFAULT_SCALE, check_dataset_arguments
 from tutorial_lib.errors import InputError
-from tutorial_lib.files import JsonObject, parse_memory
+from tutorial_lib.files import JsonObject, parse_memory, parse_time_limit
 from tutorial_lib.job.folder import default_run_folder
-from tutorial_lib.tools.options import about, app, parse
-
-SET_BY_SCRIPT = {"slurm", "out", "resume", "emulate", "on", "machines", "ssh_config"}
+from tutorial_lib.tools.options import MACHINE_OPTIONS, about, app, parse
 
 
 @app.command
@@ -47,36 +44,23 @@ def submit(
     if kind not in ("train", "finale", "launch"):
         raise InputError(f"submit {kind}: only train, finale or launch can run", "submit --nodes 4 train --epochs 20")
     options = parse(command)[2]  # wrong options are reported here, not on the nodes
-    if clash := options.keys() & {*SET_BY_SCRIPT, *(() if kind == "launch" else ["ip_config"])}:
-        raise InputError(f"submit sets --{min(clash)} itself", "Remove it. For the run folder: submit --out FOLDER ...")
-    check_paths(options, pods=kubernetes)
+    check_options(kind, options, pods=kubernetes)
     added = ["--yes"] if kind == "finale" else []
     if gpus:
         added += [f"--num_trainers={gpus}"] if kind == "launch" else ["--device=cuda", f"--trainers={gpus}"]
     words = [*(word for word in added if word[2:].partition("=")[0] not in options), *words]
     script = script or Path("job.yaml" if kubernetes else "job.sh")
-    fields: JsonObject = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name, "path": script}
+    job = {"kind": kind, "words": words, "nodes": nodes, "gpus": gpus, "name": name, "path": script}
     if kubernetes:
         if image is None:
             raise InputError("--kubernetes needs --image", "Make one with the Dockerfile, and push it to a registry.")
-        memory = parse_memory(f"{(mem or '16G').rstrip('iB')}iB")  # powers of 1024, as in Slurm
-        shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
-        fields |= {"image": image, "claim": claim, "cpus": str(cpus or 4), "out": str(out or default_run_folder(name))}
-        fields |= {"mem": f"{memory >> 20}Mi", "shm": f"{shared >> 20}Mi", "seconds": parse_time_limit(time)}
-        fields |= {"ip_config": os.path.join(options.get("workspace", ""), options.get("ip_config", "ip_config.txt"))}
-        fields |= {"keys": make_keys(name), "json": partial(json.dumps, ensure_ascii=False)}
+        pod = {"image": image, "claim": claim, "cpus": str(cpus or 4), "out": str(out or default_run_folder(name))}
+        text = render("job.yaml.j2", {**job, **pod, **kubernetes_fields(name, mem or "16G", shm, time, options)})
     else:
-        sbatch_options = {"job-name": name, "cpus-per-task": cpus, "gpus-per-node": gpus, "time": time}
-        sbatch_options |= {"mem": mem and mem.rstrip("iB"), "partition": partition, "account": account}
-        fields["asked"] = {option: shlex.quote(str(value)) for option, value in sbatch_options.items() if value}
-        fields |= {"folder": shlex.quote(os.getcwd()), "python": shlex.quote(sys.executable)}
-        fields |= {"words": shlex.join(words), "out": shlex.quote(str(out)) if out else '"runs/$SLURM_JOB_ID"'}
+        batch = {"cpus": cpus, "time": time, "mem": mem and mem.rstrip("iB"), "partition": partition}
+        folders = {"out": out, "folder": os.getcwd(), "python": sys.executable}
+        text = render("job.sh.j2", {**job, **batch, "account": account, **folders})
         Path("runs").mkdir(exist_ok=True)  # Slurm does not make the folder of its log
-    from jinja2 import StrictUndefined, Template  # most commands need no templates
-
-    source = Path(__file__).with_name("job.yaml.j2" if kubernetes else "job.sh.j2").read_text()
-    make_template = partial(Template, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    text = make_template(source, undefined=StrictUndefined).render(fields)
     with open(script, "x", opener=partial(os.open, mode=0o600 if kubernetes else 0o644)) as file:
         file.write(text)  # a manifest contains a private key
     start_command = ["kubectl", "apply", "-f", str(script)] if kubernetes else ["sbatch", str(script)]
@@ -85,8 +69,36 @@ def submit(
     print(f"wrote {script}. Start it with: {shlex.join(start_command)}")
 
 
-def check_paths(options: JsonObject, *, pods: bool) -> None:
-    """Check that the data set exists and, for pods, that each path is on the volume at /data."""
+def kubernetes_fields(name: str, mem: str, shm: str | None, time: str, options: JsonObject) -> JsonObject:
+    """Return the sizes, the time limit, the address file and the ssh keys of the pods, for ``job.yaml.j2``."""
+    memory = parse_memory(f"{mem.rstrip('iB')}iB")  # powers of 1024, as in Slurm
+    shared = parse_memory(f"{shm.rstrip('iB')}iB") if shm else memory // 2
+    return {
+        "mem": f"{memory >> 20}Mi",
+        "shm": f"{shared >> 20}Mi",
+        "seconds": parse_time_limit(time),
+        "ip_config": os.path.join(options.get("workspace", ""), options.get("ip_config", "ip_config.txt")),
+        "keys": make_keys(name),
+    }
+
+
+def render(name: str, fields: JsonObject) -> str:
+    """Return a template of this folder with its fields. The templates quote texts for the shell or for YAML."""
+    from jinja2 import StrictUndefined, Template  # most commands need no templates
+
+    source = Path(__file__).with_name(name).read_text()
+    make_template = partial(Template, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    functions = {"json": partial(json.dumps, ensure_ascii=False), "quote": shlex.quote, "join": shlex.join}
+    return make_template(source, undefined=StrictUndefined).render({**fields, **functions})
+
+
+def check_options(kind: str, options: JsonObject, *, pods: bool) -> None:
+    """Check that a script can run a command, that the data set exists, and that pods find each path at /data."""
+    set_by_script = {*MACHINE_OPTIONS, "out", "resume", "ssh_config"}
+    if kind == "launch":  # the script of the user reads this file
+        set_by_script.remove("ip_config")
+    if clash := options.keys() & set_by_script:
+        raise InputError(f"submit sets --{min(clash)} itself", "Remove it. For the run folder: submit --out FOLDER ...")
     name = options.get("dataset", DATASET_NAMES[0])
     paths = {key: value for key, value in options.items() if pods and isinstance(value, Path)}
     if pods and name not in DATASET_NAMES and ("/" in name or not get_close_matches(name, DATASET_NAMES, 1, 0.8)):
@@ -105,11 +117,3 @@ def make_keys(name: str) -> dict[str, str]:
         options = ["-q", "-t", "ed25519", "-N", "", "-C", name, "-f", f"{folder}/key"]
         subprocess.run(["ssh-keygen", *options], check=True, stdin=subprocess.DEVNULL, timeout=60)
         return {file: Path(folder, file).read_text() for file in ("key", "key.pub")}
-
-
-def parse_time_limit(time: str) -> int:
-    """Convert a time of Slurm: minutes, hours:minutes:seconds, or days-hours."""
-    if match := re.fullmatch(r"(?:(\d+)-(\d+)|(\d+):(\d+):(\d+)|(\d+))", time):
-        units = (86400, 3600, 3600, 60, 1, 60)
-        return sum(int(number or 0) * unit for number, unit in zip(match.groups(), units, strict=True))
-    raise InputError(f"--time {time}: write a time such as 30 (minutes), 4:00:00 or 1-12 (days and hours)")
