@@ -12,7 +12,6 @@ from tutorial_lib.launcher.findings import FAIL, OK, Finding, verdict
 from tutorial_lib.launcher.jobspec import JobSpec, Machine, Role
 from tutorial_lib.launcher.shm import SHM
 
-CONNECT_TRIES = "20"  # a client waits 3 s between tries, so one minute instead of the 51 of DGL's default
 # Files in /dev/shm of DGL 2.1.0. For a graph G, they are G, G_node_inner_node, GG_0_csc_indptr and others. Those of a
 # feature F, node~_N~F-kvdata-, contain no name of a graph.
 SHM_PATTERNS = [
@@ -99,7 +98,7 @@ class DglJob:
             "DGL_NUM_SAMPLER": str(self.samplers),
             "DGL_NUM_CLIENT": str(clients),
             "DGL_GRAPH_FORMAT": self.graph_format,
-            "DGL_DIST_MAX_TRY_TIMES": CONNECT_TRIES,
+            "DGL_DIST_MAX_TRY_TIMES": "20",  # clients wait 3 s after each, so one minute, not 51 as by default
         }
 
 

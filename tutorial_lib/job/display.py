@@ -64,8 +64,8 @@ SILENT = RunDisplay(quiet=True)
 
 def describe_event(event: Event, epochs: int) -> str:
     """Return the line for an event, or an empty string for an event without one."""
-    fields = {**event, **{name: event[name] + 1 for name in ("epoch", "step") if name in event}}  # counted from 0
-    fields |= {"total": epochs, "width": len(str(epochs)), "place": f"epoch {event.get('epochs')}"}
+    counted = {name: event[name] + 1 for name in ("epoch", "step") if name in event}  # from 0 in events
+    fields = {**event, **counted, "total": epochs, "width": len(str(epochs)), "place": f"epoch {event.get('epochs')}"}
     if "epochs" in event and "step" in event:
         fields["place"] = f"step {event['step']} of epoch {event['epochs'] + 1}"
     damaged = "{damaged}; using the previous checkpoint; " if "damaged" in event else ""

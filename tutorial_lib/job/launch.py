@@ -78,8 +78,7 @@ def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: boo
     ip_config = part_config and (workspace / request.ip_config).resolve()
     if part_config:
         read_part(part_config, 0, len(backend.machines))
-    agents = Agents(backend, out, display.log)
-    with open_run(out, display, CheckpointOptions()) as event_log, backend, agents:
+    with open_run(out, display, CheckpointOptions()) as event_log, backend, Agents(backend, out, display.log) as agents:
         if ip_config and not backend.traits.reads_ip_config:
             write_or_compare_ip_config(ip_config, backend.machines)
         job = DglJob(

@@ -90,12 +90,15 @@ class RemoteFiles:
     """
 
     def __init__(self, backend: Backend, run: Path, on_event: OnEvent, uploads: Sequence[Upload] = ()) -> None:
-        self.backend, self.run, copy_to = backend, run, backend.traits.copy_to
+        self.backend, self.run = backend, run
         self.pending = read_pending_download(run)  # a run and its continuations have one folder until all files arrive
+        copy_to = backend.traits.copy_to
         self.folder = self.pending.folder if self.pending else f"{copy_to}/results/{run.name}-{os.urandom(4).hex()}"
         self.uploads = [(run, self.folder, None)]
         self.uploads += [(source, f"{copy_to}/{target}", parts) for source, target, parts in uploads]
-        self._on_event, self._background, self._checkpoints = on_event, ThreadPoolExecutor(1), 0
+        self._on_event = on_event
+        self._background = ThreadPoolExecutor(1)
+        self._checkpoints = 0
 
     def locate(self, path: str) -> str:
         """Return the path on the machines of a file or folder here, which must be in an uploaded folder."""

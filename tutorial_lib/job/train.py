@@ -198,10 +198,9 @@ def _write_result(
         "epochs": [*map(asdict, resumed), *trained_epochs],
         **{name: last_event["evaluation"][name] for name in SCORES},
         **{name: last_event["placed"][name] for name in ("device", "backend", "device_reason")},
-        # After --resume, epochs describes the whole run, and these fields, like seconds, the last start.
         "bytes_sent": {name: used.bytes_sent for name, used in usage.items()},
         "peak_rss": {name: used.peak_rss for name, used in usage.items()},
-        "resumed_epochs": len(resumed),  # from the checkpoint
+        "resumed_epochs": len(resumed),  # seconds, bytes_sent, peak_rss and phases are of the last start
         "phases": phases_of(event_log.events),
         "versions": {"tutorial_lib": __version__, **find_versions(("torch", "dgl", "torchdata", "numpy"))},
     }
