@@ -28,8 +28,8 @@ def explain(paths: Annotated[list[Path], about("Log files, or the folder of a ru
     logs = [log for path in paths for log in find_logs(path)]
     causes = find_causes(logs)
     for failure in causes:
-        location, more = failure["place"], f", and {failure['times'] - 1} more" if failure["times"] > 1 else ""
-        print(printable(f"{failure['name']}\n  {location}{more}\n    {failure['text']}"))
+        more = f", and {failure['times'] - 1} more" if failure["times"] > 1 else ""
+        print(printable(f"{failure['name']}\n  {failure['place']}{more}\n    {failure['text']}"))
         print(f"  means: {failure['means']}\n  what to do: {failure['remedy']}\n  lesson: {failure['lesson']:02d}\n")
     if not causes:
         remedy = "docs/debugging.md lists the first command for each symptom."
@@ -72,7 +72,8 @@ def trace(
     out: Annotated[Path | None, about("File to write. (default: RUN/trace.json)")] = None,
 ) -> None:
     """Write the timeline of the last start of a job for Perfetto and chrome://tracing."""
-    path, out = run / "events.jsonl", out or run / "trace.json"
+    path = run / "events.jsonl"
+    out = out or run / "trace.json"
     trace_events, last_end = [], dict[Track, int]()  # end of the last span of each track
     try:
         with open(open_regular_file(path), "rb") as file:
@@ -110,7 +111,8 @@ def spans_in(events: list[Event]) -> Iterator[tuple[Track, str, float, float]]:
     """Yield track, name, start and end of everything that took time in a job."""
     running: dict[Track, tuple[str, float]] = {}  # name and start of work without an end
     for event in events:
-        kind, machine, time, rank = event["kind"], event["machine"], event["time"], f"rank {event.get('rank')}"
+        kind, machine, time = event["kind"], event["machine"], event["time"]
+        rank = f"rank {event.get('rank')}"
         if kind in ("stage", "started", "exited"):
             process = (machine, f"{event.get('role')} {event.get('index')}")
             track: Track = ("coordinator", "stages") if kind == "stage" else process

@@ -42,7 +42,7 @@ def doctor(
     as_json: cli.JsonOption = False,
 ) -> None:
     """Check whether this computer and other machines can run a job, and print a remedy for each problem."""
-    if sum(place is not None for place in (emulate, on, ssh)) > 1:
+    if sum(choice is not None for choice in (emulate, on, ssh)) > 1:
         raise InputError("choose one of --emulate N, --on NAME and --ip_config FILE")
     machines = examine_machines(Layout(emulate, on=on, ssh_machines=ssh), part_config)
     findings = Findings([*run_checks([check_programs, check_import]), *machines])

@@ -14,6 +14,7 @@ from tutorial_lib.files import JsonObject
 from tutorial_lib.job import launch as job_launch
 from tutorial_lib.job.display import RunDisplay, human_bytes
 from tutorial_lib.job.folder import CheckpointOptions, check_run_folder, default_run_folder
+from tutorial_lib.job.launch import LaunchRequest
 from tutorial_lib.job.layout import Layout, SshMachines
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends import Backend
@@ -109,7 +110,7 @@ def finale(
     if full:
         batch_size = math.ceil(1024 / (len(backend.machines) * layout.trainers))
         defaults = {"epochs": 20, "batch_size": batch_size, "learning_rate": 0.003}
-    config = cli.complete_config(config, source.seed, fanouts)
+    config = cli.complete_config(config, source.seed, fanouts, cache="256MB")
     config = replace(config, **{name: value for name, value in defaults.items() if name not in options})
     source = replace(source, scale=options.get("scale", 1.0 if full else 0.1))
     folder = check_run_folder(out or default_run_folder("finale"), resume=checkpointing.resume)
@@ -164,7 +165,7 @@ def launch(
     command: Annotated[list[str], about('The script and its arguments: "python3 train.py --lr 0.01".')],
     /,
     *,
-    request: Annotated[job_launch.LaunchRequest | None, flatten("Machines", NOT_IN_LAUNCH, cli.dgl_option_name)] = None,
+    request: Annotated[LaunchRequest, flatten("Machines", NOT_IN_LAUNCH, cli.dgl_option_name)] = LaunchRequest(),
     machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
     ssh: cli.OverSsh = None,
     verbose: Annotated[bool, about("Print the variables that are added to the environment.")] = False,
@@ -176,7 +177,8 @@ def launch(
 
     With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
     """
-    request, ssh, ssh_machines = request or job_launch.LaunchRequest(), ssh or SshMachines(), None
+    ssh = ssh or SshMachines()
+    ssh_machines = None
     options.pop("ip_config", None)  # a script reads this file in every place
     if not cli.MACHINE_OPTIONS & options.keys():
         options["ip_config"] = ssh.ip_config

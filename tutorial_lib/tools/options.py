@@ -18,13 +18,10 @@ from tutorial_lib.tasks import check_loader
 from tutorial_lib.trainer.config import TrainConfig
 
 PROGRAM = "python -m tutorial_lib"
-LARGEST = 2**31 - 1  # the largest number that C++ code accepts
 MAX_COUNTS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"], 1024)  # each process is examined
-ZERO_ALLOWED = ("seed", "ahead", "samplers")
 OPTION_NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # by field, if they differ
 OPTION_NAMES["allow_public"] = "allow_public_addresses"
 HIDDEN_FIELDS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
-OPTIONS_BEFORE_A_COMMAND = ("launch", "on", "submit")  # the rest of the line belongs to the user's command
 MACHINE_OPTIONS = {"emulate", "on", "ip_config", "slurm", "machines", "single_process"}  # these choose the machines
 CHOICES = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
 SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(SshMachines)}
@@ -82,8 +79,8 @@ def check_ranges(names: Callable[[str], str], _kind: object, instance: object) -
     """Raise an InputError if a number in a dataclass is too small or too large."""
     for field in getattr(instance, "__dataclass_fields__", ()):
         number = getattr(instance, field)
-        maximum = MAX_COUNTS.get(field, LARGEST if isinstance(number, int) else 1e300)
-        minimum = 0 if isinstance(number, float) or field in ZERO_ALLOWED else 1
+        maximum = MAX_COUNTS.get(field, 2**31 - 1 if isinstance(number, int) else 1e300)  # C++ code takes 32 bits
+        minimum = 0 if isinstance(number, float) or field in ("seed", "ahead", "samplers") else 1
         if type(number) in (int, float) and not minimum <= number <= maximum:
             raise InputError(f"--{names(field)} {number} is not in the range {minimum} to {maximum}")
 
@@ -91,9 +88,7 @@ def check_ranges(names: Callable[[str], str], _kind: object, instance: object) -
 OverSsh = Annotated[SshMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
 
 
-def complete_config(
-    config: TrainConfig, seed: int, fanouts: str, cache: str = "256MB", samplers: int = 0
-) -> TrainConfig:
+def complete_config(config: TrainConfig, seed: int, fanouts: str, cache: str, samplers: int = 0) -> TrainConfig:
     """Return ``config`` with the parsed --fanouts and --cache, and the seed of the data set."""
     if not re.fullmatch(r"((^|,) *(-1|[1-9]\d{0,8}))+", fanouts):
         message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
@@ -120,7 +115,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., object], BoundArguments, 
 
 def end_options(words: Sequence[str]) -> list[str]:
     """Insert ``--`` before the user's command in ``launch`` and the like, because its options are not ours."""
-    if not words or words[0] not in OPTIONS_BEFORE_A_COMMAND:
+    if not words or words[0] not in ("launch", "on", "submit"):
         return list(words)
     start, arguments = 1, app[words[0]].assemble_argument_collection()
     while start < len(words) and words[start].startswith("-"):

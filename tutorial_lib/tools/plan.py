@@ -135,13 +135,14 @@ def estimate(job: Job) -> Estimate:
 
 
 def batch_sizes(job: Job, cut: float) -> Batch:
-    n, degree, seeds = job.nodes, job.edges / job.nodes, job.train / (job.machines * job.trainers) / job.steps
+    degree = job.edges / job.nodes
+    seeds = job.train / (job.machines * job.trainers) / job.steps
     nodes, edges, remote_edges = [seeds], 0.0, 0.0
     for hop, fanout in enumerate(reversed(job.config.fanouts), start=1):
         sampled = nodes[-1] * max(1.0, degree if fanout < 0 else min(fanout, degree))
         edges += sampled
         remote_edges += sampled * (1 - (1 - cut) ** hop)
-        nodes.append(min(n, seeds + distinct(NEW_SHARE * edges, n)))
+        nodes.append(min(job.nodes, seeds + distinct(NEW_SHARE * edges, job.nodes)))
     return nodes, edges, remote_edges
 
 
