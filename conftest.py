@@ -1,11 +1,11 @@
-"""What every test and every lesson needs; plugins and other support are modules of tests/."""
+"""Settings and plugins for all tests and lessons. The plugins are modules of tests/."""
 
 import os
 
 import pytest
 
-# Read when torch is loaded. Two tests run at once, each with a thread for every core: threads that spin while they wait
-# take the cores from those that work, and a small run of one process took ten times as long.
+# torch reads this variable when it is loaded. Two tests run at once, each with one thread per core. Threads that spin
+# while they wait would slow down other threads. Without this setting, a small run took ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 pytest.register_assert_rewrite("commands", "progress_support", "preflight_support", "shared_data")

@@ -146,7 +146,7 @@ def measure_starts(partition: Any, times: int) -> tuple[str, Events]:
         rows.append([f"{reached[stage]:.1f}" for stage in STAGES])
         events += run_events
     table = format_table([f"seconds until {stage}" for stage in STAGES], rows)
-    return f"{table}\n\nTarget: the first step by 8 s.", events
+    return f"{table}\n\nTarget: the first step by 6 s.", events
 
 
 def compare_threads(partition_into: Callable[[int], Any], rounds: int) -> tuple[str, Events]:

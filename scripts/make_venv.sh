@@ -47,7 +47,7 @@ fi
 case "$stack" in
     default) venv=.venv lock=requirements.lock versions=$older ;;
     modern) venv=.venv-modern lock=requirements-modern.lock versions="$older 3.13" ;;
-    *) say "error: STACK=$STACK is not known; there are STACK=default and STACK=modern"; exit 2 ;;
+    *) say "error: STACK=$STACK is not known. Use STACK=default or STACK=modern"; exit 2 ;;
 esac
 
 python=${PYTHON:-}
@@ -61,7 +61,7 @@ if [ -n "$python" ] && [ "${1:-}" != remove ]; then
     esac
 fi
 
-# What it depends on. The folder's own path is part of it: a moved or copied .venv does not work.
+# The checksum of all inputs includes the path of the checkout, because a moved or copied .venv does not work.
 wanted=$( (pwd -P; cat $lock pyproject.toml scripts/make_venv.sh) | cksum)
 if [ "${1:-}" != remove ] && [ -x $venv/bin/python ] && [ "$(cat $venv/made-from 2>/dev/null)" = "$wanted" ] &&
     $venv/bin/python -c '' && { [ -z "$python" ] || [ "$(examine $venv/bin/python)" = "$version" ]; }; then

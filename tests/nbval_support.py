@@ -1,8 +1,8 @@
-"""Makes nbval 0.11 (the pytest plugin that runs our notebooks) fit for lessons that start processes.
+"""Adapts nbval 0.11, the pytest plugin that runs our notebooks, to lessons that start processes.
 
 - A cell whose kernel has died fails within about a second. nbval itself waits for --nbval-cell-timeout.
-- A kernel works in a folder of its own with copies of notebooks/scripts: lessons write programs there. `!python` and
-  `!torchrun` are those of the course, and no output depends on the home folder or on what other versions there are.
+- A kernel works in a temporary folder with copies of notebooks/scripts, because lessons write programs. `!python` and
+  `!torchrun` are those of the course, and no output depends on the home folder or on newer versions of packages.
 - A notebook whose metadata contain "namespaces" is skipped on a host that does not allow emulated machines.
 - The committed outputs are those of a computer with all programs. Therefore a notebook whose cells need a missing
   program is skipped, and one that needs Slurm gets the marker ``root``. Its cells run without these programs in

@@ -132,7 +132,7 @@ class SshLab:
         return tuple(json.loads(process.communicate(timeout=30)[0]))
 
     def assert_nothing_left(self, seconds: float = 5.0) -> None:
-        """On no machine: no process, no segment, no port but the ssh server's."""
+        """Check that no machine has a process, a segment or a port, except those of the ssh server."""
         deadline = time.monotonic() + seconds
         machines = [*self.machines, self.head]
         while left := [found for m in machines if any(found := self.left_on(m)) and found != ([], [], [PORT])]:

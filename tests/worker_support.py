@@ -1,4 +1,4 @@
-"""For ``pytest -n auto``: each worker of pytest-xdist is a host of its own, made by ``programs/alone.py``."""
+"""For ``pytest -n auto``: each worker of pytest-xdist runs in namespaces that ``programs/alone.py`` creates."""
 
 import os
 import shlex
@@ -16,8 +16,8 @@ WORKER_BYTES = 3 << 30  # a job on two machines, and the test that looks at it
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores, for a test waits most of its time, and as many as have memory; one where the host
-    does not allow namespaces: jobs would meet in /dev/shm. The environment variable of pytest-xdist goes before.
+    """Return one worker more than cores, because tests often wait, but no more than the memory allows. A host without
+    namespaces gets one worker, because jobs share /dev/shm. Otherwise, pytest-xdist's variable sets the number.
     """
     if why_no_emulation() is not None:
         return 1

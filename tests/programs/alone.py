@@ -1,9 +1,9 @@
-"""Run a command with processes, network, /dev/shm and temporary folder of its own: a worker of pytest-xdist.
+"""Run a worker of pytest-xdist with a separate process list, network, /dev/shm and temporary folder.
 
     python tests/programs/alone.py COMMAND...
 
-Tests look at what a job has left on the whole host, and jobs of DGL share names in /dev/shm: so that two tests can run
-at once, each worker gets a host of its own. Ends with the command's exit code, after everything that it started.
+Tests search the whole host for remains of a job, and jobs of DGL share names in /dev/shm. Two tests can therefore run
+at once only on separate hosts. The program waits for all descendants and exits with the exit code of the command.
 """
 
 import contextlib

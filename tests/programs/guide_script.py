@@ -1,4 +1,4 @@
-"""A plain DistDGL script after chapter 7 of DGL's user guide: it knows nothing of tutorial_lib."""
+"""A plain DistDGL script after chapter 7 of DGL's user guide: it does not import tutorial_lib."""
 
 import argparse
 import os

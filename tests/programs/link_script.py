@@ -1,4 +1,4 @@
-"""A plain DistDGL script that learns without labels, from edges: it knows nothing of tutorial_lib."""
+"""A plain DistDGL script for link prediction without labels. It does not import tutorial_lib."""
 
 import argparse
 

@@ -169,7 +169,7 @@ class Soak:
 
     def table(self) -> str:
         """Return the table in Markdown, with a row per fault."""
-        lines = ["| fault | launches | named right | longest, from fault to exit |", "|---|---|---|---|"]
+        lines = ["| fault | launches | cause named | longest, from fault to exit |", "|---|---|---|---|"]
         for name, seen in sorted(self.rows.items()):
             right, seconds = sum(named for named, _ in seen), max(seconds for _, seconds in seen)
             lines.append(f"| {name} | {len(seen)} | {right} | {seconds:.1f} s |")

@@ -200,5 +200,5 @@ def check_dataset(dataset: Dataset, *, need_features: bool = True) -> Dataset:
             raise InputError(f"{where}: feat has NaN or infinite values {text}", remedy)
     release_pages(graph)
     if empty_masks := [key for key, count in dataset.split_counts().items() if count == 0]:
-        raise InputError(f"{name}: {empty_masks[0]} selects no node")
+        raise InputError(f"{name}: {empty_masks[0]} selects no node", "Mark at least one node in each mask.")
     return dataset

@@ -42,7 +42,7 @@ class DglJob:
     samplers: int = 0  # per trainer
     servers: int = 1  # per machine
     graph_format: str = "csc"  # formats that a server builds; neighbor sampling reads csc
-    server_threads: int | None = 1  # OpenMP threads; None: a quarter of the machine's CPUs, divided by the servers
+    server_threads: int | None = 1  # OpenMP threads, or None for an equal share of a quarter of the CPUs
     omp_threads: int | None = None  # of a trainer; None: the machine's CPUs, divided by the trainers
     env: dict[str, str] = field(default_factory=dict)  # further variables of every process
     shell: bool = False  # the command is /bin/sh -c TEXT

@@ -46,7 +46,7 @@ def default_run_folder(dataset_name: str) -> Path:
 def check_run_folder(out: Path, *, resume: bool = False) -> Path:
     """Return the absolute path of a run folder. An InputError refuses a new one with content, so no result is lost."""
     out = out.absolute()
-    check_right_to_write(out)
+    check_writable(out)
     if resume and not manifests.has_checkpoint(out / "checkpoint"):
         remedy = "Start a new run without --resume. With --copy_to, first fetch: python -m tutorial_lib fetch RUN"
         raise InputError(f"--resume: no checkpoint in {out / 'checkpoint'}", remedy)
@@ -55,7 +55,7 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
     return out
 
 
-def check_right_to_write(out: Path) -> None:
+def check_writable(out: Path) -> None:
     """Raise an InputError if a folder cannot be made or written, or if a run would write through links in it."""
     existing = next(folder for folder in [out, *out.parents] if folder.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):

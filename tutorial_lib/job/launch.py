@@ -36,7 +36,7 @@ class LaunchRequest(Layout):
     command: Sequence[str] = ()  # a single string may use the syntax of the shell
     workspace: Path = Path()
     part_config: Path | None = None
-    ip_config: Path = Path("ip_config.txt")  # read by the script. With part_config, written for emulated machines
+    ip_config: Path = Path("ip_config.txt")  # read by the script. With part_config, written except over ssh
     out: Path = Path("runs/launch")  # one folder of logs for each machine
     emulate: int | None = None
     num_omp_threads: int | None = None
@@ -70,7 +70,7 @@ def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: boo
     """Run the command and return the resources that each machine used. ``verbose`` shows the added variables."""
     command, shell = split_command(request.command)
     if invalid := [pair for pair in request.extra_envs if not re.match(r"[A-Za-z_]\w*=", pair)]:
-        raise InputError(f"--extra_envs: {invalid[0]!r} is not NAME=VALUE")
+        raise InputError(f"--extra_envs: {invalid[0]!r} is not NAME=VALUE", "For example: --extra_envs LR=0.01")
     workspace = request.workspace.resolve()
     out = request.out.absolute()
     backend = request.make_backend(out, workspace)

@@ -22,7 +22,7 @@ import psutil
 
 from tutorial_lib.errors import InputError, JobError, Log, TutorialError, check_trust, describe_exit_code, printable
 from tutorial_lib.files import fsync_path, lock_folder, read_json, write_json
-from tutorial_lib.job.folder import OPTIONS_FILE, PENDING_FILE, check_right_to_write
+from tutorial_lib.job.folder import OPTIONS_FILE, PENDING_FILE, check_writable
 from tutorial_lib.launcher.backends import Backend, wait_or_kill
 from tutorial_lib.launcher.backends.remote import SshBackend
 from tutorial_lib.launcher.coordinator import Event, OnEvent
@@ -71,7 +71,7 @@ def pending_download_of(backend: Backend, path: str) -> PendingDownload:
 def fetch_results(run: Path, log: Log, backend: Backend | None = None, *, trust: bool) -> list[str]:
     """Download all results that an interrupted run has left on its machines. Return the problems."""
     with lock_folder(run, 0.0):  # a running job downloads its results itself
-        check_right_to_write(run)
+        check_writable(run)
         if (pending := read_pending_download(run)) is None:
             return []
         if backend is None or pending != pending_download_of(backend, pending.folder):  # other machines

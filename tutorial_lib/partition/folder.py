@@ -105,7 +105,7 @@ def partition_dataset(
     out = Path(out).resolve()  # the finished folder can replace the target of a link, but not the link
     name, n = method_name(method), dataset.structure.num_nodes()
     if not 1 <= parts <= n:
-        raise InputError(f"cannot cut {n} nodes into {parts} parts")
+        raise InputError(f"cannot cut {n} nodes into {parts} parts", f"Use 1 to {n} parts.")
     inputs = {"format": FORMAT, "fingerprint": dataset.fingerprint(), "parts": parts, "method": name, "seed": seed}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         return _reuse(out, inputs, log)

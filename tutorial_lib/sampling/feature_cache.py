@@ -61,7 +61,7 @@ class FeatureCache:
         self.last_batch_counts = 0, 0  # distinct rows of the last batch that were on this machine and that were pulled
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
-        self._passing = torch.empty(0, dtype=torch.int64)  # IDs of the last batch's rows that did not fit
+        self._uncached = torch.empty(0, dtype=torch.int64)  # IDs of the last batch's rows that did not fit
         self._announced = deque[tuple[Tensor, Tensor, int]]()  # remote IDs, all IDs, number of distinct rows
         self._requests = deque[Request]()  # in the order of the batches, before the announced ones
 
@@ -89,7 +89,7 @@ class FeatureCache:
         self.slot_of[absent] = (self.num_local_rows + positions).int()
         self._cached[self.used : self.used + num_fitting] = absent[:num_fitting]
         self.used += num_fitting
-        self._passing = absent[num_fitting:]
+        self._uncached = absent[num_fitting:]
         slots = torch.index_select(self.slot_of, 0, ids)
         key = self.store.kvstore_key
         sent = send_requests(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
@@ -148,7 +148,7 @@ class FeatureCache:
 
     def _evict(self) -> tuple[Tensor, Tensor]:
         """Cache those rows of the last batch that are needed sooner than others. Return their new and old positions."""
-        passing = self._passing
+        passing = self._uncached
         if not self.look_ahead:
             self.slot_of[passing] = ABSENT
             return passing[:0], passing[:0]

@@ -91,7 +91,7 @@ def trace(
             where = {"pid": track[0], "tid": track[1]}  # names instead of numbers, as in the traces of PyTorch
             trace_events.append({"ph": "X", "name": name, "ts": first, "dur": last_end[track] - first, **where})
         if not trace_events:
-            raise InputError(f"{path} has no events of a job")
+            raise InputError(f"{path} has no events of a job", "RUN must be the folder of a started job.")
         for event in events[starts[-1] :]:
             if event["kind"] == "traffic":
                 where = {"pid": event["machine"], "ts": round(1e6 * event["time"])}

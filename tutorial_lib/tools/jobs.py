@@ -175,7 +175,7 @@ def launch(
 ) -> None:
     """Run any DistDGL script, or without --part_config any torch.distributed program, and show its output.
 
-    With --emulate, the file of --ip_config (default: ip_config.txt) is written if it does not exist.
+    With --part_config, launch writes the file of --ip_config (default: ip_config.txt), except for machines over ssh.
     """
     ssh = ssh or SshMachines()
     ssh_machines = None

@@ -134,7 +134,7 @@ def read_manifests(folder: Path) -> dict[str, Manifest]:
 
 
 def remove_checkpoints(folder: Path, keep: Container[str] | None = None) -> None:
-    """Remove all checkpoints but those named ``keep``, by default those with a manifest."""
+    """Remove all checkpoints except those in ``keep``, by default the checkpoints with a manifest."""
     keep = [manifest.folder for manifest in read_manifests(folder).values()] if keep is None else keep
     for path in folder.glob("epoch-*"):
         if FOLDER_NAME.fullmatch(path.name) and path.name not in keep:

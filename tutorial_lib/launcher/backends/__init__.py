@@ -18,7 +18,7 @@ class Traits:
     """Properties of a backend that other modules take into account."""
 
     one_computer: bool = True  # the machines share the CPUs and the memory of this computer
-    silence_seconds: float | None = None  # after which an agent of a client (ssh, srun) stops. None: it has a pipe
+    silence_seconds: float | None = None  # time without messages after which an agent stops, for ssh and srun
     label: str = "{0.name}"  # name of a machine in messages before the job
     reads_ip_config: bool = False  # the machines are those of the user's ip_config.txt
     copy_to: str | None = None  # folder on the machines for copies and results; None: they share our folders

@@ -76,7 +76,7 @@ class PersistentBackend(EmulatedBackend):
         state = describe_machines(name)
         running = len(state.machines)
         if count is not None and not 1 <= count <= running:
-            raise InputError(f"there are {running} machines named {name!r}, not {count}")
+            raise InputError(f"there are {running} machines named {name!r}, not {count}", "Use a smaller --emulate.")
         super().__init__(running, own_disks=state.own_disks)
         self.name = name
         self.folder = Path(state.folder)
