@@ -246,8 +246,10 @@ def test_nbval_reads_every_line_of_the_sanitize_file():
 def test_single_lesson_runs_in_temporary_folder():
     # It once did not: its programs, and those of the exercises, were then written into notebooks/scripts.
     words = ["-m", "pytest", "--collect-only", "--trace-config", "notebooks/01_standalone_distgraph.ipynb"]
-    said = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    assert "PLUGIN registered: <module 'nbval_support'" in said.stdout
+    printed = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "PLUGIN registered: <module 'nbval_support'" in printed.stdout
 
 
 def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunResult:

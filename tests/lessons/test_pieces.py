@@ -151,13 +151,15 @@ COURSE_S = "The lessons use the course's twice.py.\n"
 
 
 def test_check_explains(work, capsys):
-    said = check(capsys, "    ...  # your code here")
-    assert said == f"twice.py: not yet. 0 of 1 tests pass.\n  not written yet: twice\n{COURSE_S}"
-    said = check(capsys, "    return x + 2")
+    printed = check(capsys, "    ...  # your code here")
+    assert printed == f"twice.py: not yet. 0 of 1 tests pass.\n  not written yet: twice\n{COURSE_S}"
+    printed = check(capsys, "    return x + 2")
     values = "  test_twice\n    got       5\n    expected  6\n    hint: Add x to x.\n"
-    assert said == f"twice.py: not yet. 0 of 1 tests pass.\n{values}{COURSE_S}"
-    said = check(capsys, "    return x.double()")
-    assert "AttributeError: 'int' object has no attribute 'double'\n    line 3 of your file:  return x.double()" in said
+    assert printed == f"twice.py: not yet. 0 of 1 tests pass.\n{values}{COURSE_S}"
+    printed = check(capsys, "    return x.double()")
+    assert (
+        "AttributeError: 'int' object has no attribute 'double'\n    line 3 of your file:  return x.double()" in printed
+    )
     assert "not yet. SyntaxError" in check(capsys, "    return (")
     assert "E   NameError: name 'y' is not defined" in check(capsys, "    return x\n\n\nz = y")
     pieces.check("twice", "scripts/mine/none.py")
@@ -165,8 +167,8 @@ def test_check_explains(work, capsys):
 
 
 def test_check_ends_endless_loop(work, capsys):
-    said = check(capsys, "    while x:\n        pass", seconds=3)
-    assert "  test_twice\n  The test did not end within 3 s." in said
+    printed = check(capsys, "    while x:\n        pass", seconds=3)
+    assert "  test_twice\n  The test did not end within 3 s." in printed
 
 
 def test_piece_is_copied_only_into_learner_folder(work, capsys, monkeypatch):
@@ -189,7 +191,7 @@ def test_piece_is_copied_only_into_learner_folder(work, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("estimate", "said"),
+    ("estimate", "printed"),
     [
         (..., "The measurement is 10 MB. Replace the dots"),
         (10.2, "They differ by 2.0%."),
@@ -201,8 +203,8 @@ def test_piece_is_copied_only_into_learner_folder(work, capsys, monkeypatch):
         ("ten", "must be a number, and it is 'ten'"),
     ],
 )
-def test_estimates(estimate, said, capsys):
+def test_estimates(estimate, printed, capsys):
     compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?", 0: "No copy?"})
-    assert said in capsys.readouterr().out
-    compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?"}, label="upper limit")
-    assert said.replace("measurement", "upper limit") in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
+    compare_estimate(estimate, 10.0, "MB", mistakes={3.0: "Three copies?", 0: "No copy?"}, label="upper limit")
+    assert printed.replace("measurement", "upper limit") in capsys.readouterr().out

@@ -16,15 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 import graphbolt_loader
 from support.processes import fork
 
-SOURCES, TARGETS = [1, 2, 0, 3, 2, 4, 5, 5, 1], [0, 0, 2, 2, 3, 3, 4, 0, 5]
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
 MASKS = {"train_mask": [0, 2, 3], "val_mask": [5], "test_mask": [4, 1]}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    graph = dgl.graph((SOURCES, TARGETS), num_nodes=6)
-    graph.ndata["feat"], graph.ndata["label"] = torch.eye(6)[:, :5], LABELS
+    graph = dgl.graph(([1, 2, 0, 3, 2, 4, 5, 5, 1], [0, 0, 2, 2, 3, 3, 4, 0, 5]), num_nodes=6)
+    graph.ndata["feat"], graph.ndata["label"] = torch.eye(6)[:, :5], LABELS + torch.tensor([0, 0, 0, 0, 0, 4])
     for name, nodes in MASKS.items():
         graph.ndata[name] = torch.zeros(6, dtype=torch.bool).index_fill(0, torch.tensor(nodes), True)
     path = tmp_path_factory.mktemp("six nodes")
@@ -52,7 +51,7 @@ def test_task_and_item_sets(dataset):
     sets = task.train_set, task.validation_set, task.test_set
     got = task.metadata["num_classes"], *([items.names, *(column.tolist() for column in items[:])] for items in sets)
     names = ("seed_nodes", "labels")
-    expected = 3, [names, [0, 2, 3], [0, 0, 2]], [names, [5], [0]], [names, [1, 4], [1, 1]]
+    expected = 5, [names, [0, 2, 3], [0, 0, 2]], [names, [5], [4]], [names, [1, 4], [1, 1]]
     assert got == expected
 
 
@@ -80,21 +79,23 @@ def batch_of(nodes, dtype=torch.int64):
 
 @pytest.mark.parametrize(("nodes", "degrees"), [([2, 0, 1, 5], [2, 3, 0, 1]), ([4, 3], [1, 2]), ([], [])])
 def test_the_stage_appends_degrees(dataset, nodes, degrees):
-    """The new column is the last one. Row i belongs to input_nodes[i]. Return the MiniBatch."""
+    """The new column is the last one, log(1 + degree). Row i belongs to input_nodes[i]. Return the MiniBatch."""
     batch = graphbolt_loader.append_degrees(dataset.graph)(batch_of(nodes, dataset.graph.indices.dtype))
-    column = torch.tensor([math.log(1 + degree) for degree in degrees]).unsqueeze(1)
-    got = batch.node_features["feat"]
-    expected = torch.cat([torch.eye(6)[nodes], column], dim=1)
+    feat = batch.node_features["feat"]
+    got, expected = feat[:, -1], torch.tensor([math.log(1 + degree) for degree in degrees])
     assert got.dtype == expected.dtype
     assert torch.allclose(got, expected)
+    assert torch.equal(feat[:, :-1], torch.eye(6)[nodes])
 
 
 def test_batches_of_the_source(dataset):
     """Select the IDs and the labels of these rows. A step without seed nodes needs an empty MiniBatch."""
     items, rows = dataset.tasks[0].train_set, [torch.tensor([2, 0]), torch.tensor([], dtype=torch.int64)]
-    source = graphbolt_loader.make_source(items, rows)
+    source = graphbolt_loader.make_source(items, rows).copy_to("cpu")  # a datapipe, not a list
     got = [[(batch.seed_nodes.tolist(), batch.labels.tolist()) for batch in source] for _epoch in range(2)]
     expected = [[([3, 0], [2, 0]), ([], [])]] * 2
+    assert got == expected
+    got, expected = next(iter(source)).seed_nodes.dtype, items[:][0].dtype  # that of the graph
     assert got == expected
 
 
@@ -157,7 +158,7 @@ def test_steps_are_those_of_one_process(count):
 
     def train(rank, size):
         parts = [batch[rank::size] for batch in (torch.tensor([0, 2, 3, 1]), torch.tensor([5]))]
-        batches = [Batch(node_features={"feat": torch.eye(6)[part]}, labels=LABELS[part]) for part in parts]
+        batches = [Batch(node_features={"feat": torch.eye(6)[p]}, labels=LABELS[p], seed_nodes=p) for p in parts]
         model = DistributedDataParallel(Scores())
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         total, nodes = graphbolt_loader.train_epoch(model.eval(), optimizer, batches, [4, 1])
