@@ -40,7 +40,7 @@ CLEAN_EXIT_SECONDS = 60  # a limit against hangs, not a measurement: the default
 SILENT_NETWORK_SECONDS = 100
 
 
-def plan_of(cluster: Backend, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> DglJob:
+def make_job(cluster: Backend, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> DglJob:
     """Return the plan of a job of ``faulty_trainer.py`` with logs in ``folder/logs``."""
     write_ip_config(folder / "ip_config.txt", cluster.machines)
     defaults = {
@@ -86,7 +86,7 @@ def run_checks(cluster: Backend, plan: DglJob) -> Findings:
 def run_program(partition: Partition, folder: Path, *command: str) -> list[dict]:
     """Run a Python program as trainers on emulated machines, and return the events of the job."""
     with EmulatedBackend(partition.report.parts) as cluster:
-        job = JobRun(cluster, plan_of(cluster, partition, folder, command=[sys.executable, *command], forks=True))
+        job = JobRun(cluster, make_job(cluster, partition, folder, command=[sys.executable, *command], forks=True))
         job.run_job()
     return job.events
 

@@ -189,7 +189,7 @@ def save_and_load(rank: int, world_size: int, mode: str, folders: Sequence[Path]
     from tutorial_lib.trainer import manifest
 
     os.environ.update(LOCAL_RANK="0", TUTORIAL_MACHINE=f"machine-{rank}")
-    folder, said = folders[rank], []
+    folder, printed = folders[rank], []
     rows = {} if mode == "none" else {"users": SimpleNamespace(weight=torch.full((4, 2), float(rank)))}
     task, write = SimpleNamespace(embeddings=rows, sparse_optimizers=[]), manifest.write_json
 
@@ -205,7 +205,7 @@ def save_and_load(rank: int, world_size: int, mode: str, folders: Sequence[Path]
             problems.extend([damaged] if damaged and rank == 0 else [])
 
         state = load(folder, *train_small_model(steps=0), task, emit=emit)
-        said.append(" ".join([str(state.epoch), str(rows["users"].weight[0, 0].item()), *problems]))
+        printed.append(" ".join([str(state.epoch), str(rows["users"].weight[0, 0].item()), *problems]))
 
     def write_slowly(path: Path, value: object) -> None:
         time.sleep(0.5)
@@ -225,4 +225,4 @@ def save_and_load(rank: int, world_size: int, mode: str, folders: Sequence[Path]
     elif mode == "slow":
         manifest.write_json = write_slowly
         save_again(3)
-    return said
+    return printed

@@ -23,11 +23,11 @@ def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], an
     return capsys.readouterr().out
 
 
-def assert_not_yet(said: str, complaint: str) -> None:
+def assert_not_yet(printed: str, complaint: str) -> None:
     """Check that an answer was refused with this complaint, a pattern. Exceptions need their prefix."""
-    assert re.match(r"Exercise \d: not yet\.", said)
-    assert re.search(complaint, said), said
-    assert ("Your code raised" in said) == complaint.startswith("Your code raised"), said
+    assert re.match(r"Exercise \d: not yet\.", printed)
+    assert re.search(complaint, printed), printed
+    assert ("Your code raised" in printed) == complaint.startswith("Your code raised"), printed
 
 
 def answer_tests(
@@ -45,7 +45,7 @@ def answer_tests(
             tuple. Without it, ``check`` gets the answer.
     """
 
-    def said(answer: Any, request: pytest.FixtureRequest) -> str:
+    def printed(answer: Any, request: pytest.FixtureRequest) -> str:
         capsys = request.getfixturevalue("capsys")
         given = request.getfixturevalue(through)(answer) if through else (answer,)
         capsys.readouterr()  # of the preparation
@@ -57,11 +57,11 @@ def answer_tests(
 
     @pytest.mark.parametrize("answer", answers, ids=names)
     def accepts(answer: Any, request: pytest.FixtureRequest) -> None:
-        assert re.fullmatch(r"Exercise \d: correct\n", text := said(answer, request)), text
+        assert re.fullmatch(r"Exercise \d: correct\n", text := printed(answer, request)), text
 
     @pytest.mark.parametrize(("answer", "complaint"), wrong.values(), ids=wrong.keys())
     def refuses(answer: Any, complaint: str, request: pytest.FixtureRequest) -> None:
-        assert_not_yet(said(answer, request), complaint)
+        assert_not_yet(printed(answer, request), complaint)
 
     return accepts, refuses
 

@@ -64,9 +64,9 @@ def test_missing_python_names_packages_to_install(clone, variables, newest):
     program(clone / "bin" / "python3.12", "echo 'pyenv: python3.12: command not found' >&2; exit 127")
     found = "3.13" if variables else "3.14"
     good_python(clone, "python3", found)
-    said = make_venv(clone, code=2, **variables).stderr
-    assert f"error: found no Python 3.10 to {newest} with the venv module (python3 is Python {found})" in said
-    assert said.index("uv python install 3.11") < said.index("sudo apt install python3 python3-venv")
+    printed = make_venv(clone, code=2, **variables).stderr
+    assert f"error: found no Python 3.10 to {newest} with the venv module (python3 is Python {found})" in printed
+    assert printed.index("uv python install 3.11") < printed.index("sudo apt install python3 python3-venv")
     assert not (clone / ".venv").exists()
 
 
@@ -78,8 +78,8 @@ def test_unsuitable_python_keeps_existing_venv(made):
     real = "is Python {}.{} without the venv module".format(*sys.version_info)
     problems = {"./no": "is not a program", "./broken": "does not run", "./new": "is Python 3.14", sys.executable: real}
     for python, problem in problems.items():
-        said = make_venv(made, code=2, PYTHON=python, PYTHONPATH=str(made)).stderr
-        assert f"error: PYTHON={python} {problem}, and the default stack needs Python 3.10 to 3.12" in said
+        printed = make_venv(made, code=2, PYTHON=python, PYTHONPATH=str(made)).stderr
+        assert f"error: PYTHON={python} {problem}, and the default stack needs Python 3.10 to 3.12" in printed
     assert (made / ".venv" / "made-from").exists()
 
 

@@ -20,7 +20,7 @@ from fault_support import (
     SILENT_NETWORK_SECONDS,
     JobRun,
     RunningJob,
-    plan_of,
+    make_job,
     run_checks,
 )
 from preflight_support import flip_last_bit
@@ -50,7 +50,7 @@ def start(cluster, partition_of, tmp_path) -> Callable[..., RunningJob]:
     """``start(fault, rank)`` starts a job on the two machines. An endless job has finished some steps."""
 
     def job(fault: str = ENDLESS, rank: str = "-", limits: Limits = Limits(), **fields) -> RunningJob:
-        running = RunningJob(cluster, plan_of(cluster, partition_of(2), tmp_path, fault, rank, **fields), limits)
+        running = RunningJob(cluster, make_job(cluster, partition_of(2), tmp_path, fault, rank, **fields), limits)
         if fault.startswith("loop"):
             running.wait_for("beat", 20)
         running.start_fault_clock()
@@ -79,7 +79,7 @@ LEFT = "ended with exit code 0 while other ranks were running"
 
 
 @pytest.mark.parametrize(
-    ("fault", "fields", "said", "in_the_tail"),
+    ("fault", "fields", "printed", "in_the_tail"),
     [
         ("raise", {}, f"{RANK_1}: ValueError: a mistake in the training loop", "raise ValueError"),
         ("sampler", {"samplers": 1}, f"sampler of {RANK_1}: ValueError: a mistake in the sampler", "sample_blocks"),
@@ -88,16 +88,16 @@ LEFT = "ended with exit code 0 while other ranks were running"
         ("os._exit(0)", {"forks": False, "trainers": 2}, f"trainer 1 (rank 1) on machine-0: {LEFT}", ""),
     ],
 )
-def test_failing_process_is_the_reported_cause(fault, fields, said, in_the_tail, start, end):
+def test_failing_process_is_the_reported_cause(fault, fields, printed, in_the_tail, start, end):
     """D15, L10, L14. A trainer that fails exits without waiting for others. Its exception is read before its exit code.
 
     The exception of a sampler is the cause, not the trainer's wait for the sampler.
     """
     job = start(fault, "1", Limits(stall=8), **fields)
     error = end(job, "an exception in a sampler" if fault == "sampler" else f"a trainer: {fault}")
-    assert str(error).startswith(said)
-    assert f"on {error.machine}" in said
-    assert said.startswith(f"{error.role} ")
+    assert str(error).startswith(printed)
+    assert f"on {error.machine}" in printed
+    assert printed.startswith(f"{error.role} ")
     assert in_the_tail in "\n".join(error.tail)
     assert fault != "raise" or "a mistake in the training loop" in error.log.read_text()
 
@@ -248,7 +248,7 @@ def refused(cluster, partition_of, tmp_path, record_fault) -> Callable[..., Pref
     """``refused(fault, words)`` checks that a job is refused before it starts, and records the fault."""
 
     def run(fault: str, words: str, **fields) -> PreflightFailed:
-        plan = plan_of(cluster, partition_of(2), tmp_path, "none", "-", **fields)
+        plan = make_job(cluster, partition_of(2), tmp_path, "none", "-", **fields)
         begin = time.monotonic()
         with pytest.raises(PreflightFailed) as caught:
             JobRun(cluster, plan).run_job()
@@ -316,7 +316,7 @@ def test_fault_in_one_job_does_not_affect_another(cluster, start, partition_of, 
     (other_folder := tmp_path / "other").mkdir()
     with EmulatedBackend(2) as second:
         doomed = start()
-        other = RunningJob(second, plan_of(second, partition_of(2), other_folder, "loop:100", "-"))
+        other = RunningJob(second, make_job(second, partition_of(2), other_folder, "loop:100", "-"))
         other.wait_for("beat", 2)
         doomed.signal(cluster.machines[0], "server", signal.SIGKILL)
         error, seconds = doomed.end()
@@ -331,13 +331,13 @@ def test_next_job_removes_segments_of_killed_job(partition_of, tmp_path, record_
     """The agent and the coordinator of a job without namespaces are killed."""
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from fault_support import JobRun, plan_of
+from fault_support import JobRun, make_job
 from pathlib import Path
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.partition import load_partition_folder
 partition = load_partition_folder(Path({str(partition_of(1).folder)!r}))
 with LocalBackend() as cluster:
-    job = JobRun(cluster, plan_of(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
+    job = JobRun(cluster, make_job(cluster, partition, Path({str(tmp_path)!r}), {ENDLESS!r}, "-"))
     job.coordinator.on_event = lambda event: print(event["kind"], job.agents.processes[0].pid, flush=True)
     job.run_job()
 """
@@ -350,7 +350,7 @@ with LocalBackend() as cluster:
     def cleaned() -> bool:
         assert job_files(SHM_PATTERNS), "the killed job left nothing, so there was nothing to clean"
         with LocalBackend() as cluster:
-            return not run_checks(cluster, plan_of(cluster, partition_of(1), tmp_path)).failed
+            return not run_checks(cluster, make_job(cluster, partition_of(1), tmp_path)).failed
 
     wait_until(cleaned, "the end of its processes", 30)
     assert job_files(SHM_PATTERNS) == []

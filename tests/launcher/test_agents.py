@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 SLEEP = ["sleep", "1000"]
 
 
-def plan_in(folder: Path, cluster, *command: str, **fields) -> DglJob:
+def job_in(folder: Path, cluster, *command: str, **fields) -> DglJob:
     """Return the plan of a job whose servers are any command and whose trainers never start."""
     paths = {"part_config": "none.json", "ip_config": str(folder / "ip_config.txt"), "log_dir": str(folder / "logs")}
     options = {**paths, "cwd": str(folder), "master_port": cluster.master_port, **fields}
@@ -32,21 +32,21 @@ def plan_in(folder: Path, cluster, *command: str, **fields) -> DglJob:
 @pytest.fixture
 def stopped_agent(tmp_path):
     """A stopped agent with a server, and the messages of the processes that wait for it."""
-    said: list[str] = []
+    printed: list[str] = []
     with LocalBackend() as cluster:
-        plan = plan_in(tmp_path, cluster, *SLEEP)
-        with Agents(cluster, tmp_path / "logs", said.append) as agents:
+        plan = job_in(tmp_path, cluster, *SLEEP)
+        with Agents(cluster, tmp_path / "logs", printed.append) as agents:
             agents.prepare(plan.to_spec())
             agents.send_all(StartRole("server"))
             wait_until((tmp_path / "logs" / "machine-0" / "server-0.log").exists, "the server")
             agents.processes[0].send_signal(signal.SIGSTOP)
-            said.clear()
-            yield agents, said
+            printed.clear()
+            yield agents, printed
         agents.clean_up({0}, SHM_PATTERNS)
 
 
 def test_agent_that_does_not_read_blocks_no_other(stopped_agent):
-    agents, said = stopped_agent
+    agents, printed = stopped_agent
     start = time.monotonic()
     for _ in range(20_000):  # a pipe takes 64 KB
         agents.send_all(Command("ping"))
@@ -54,7 +54,7 @@ def test_agent_that_does_not_read_blocks_no_other(stopped_agent):
     agents.stop(2.5, lambda *_: None)
     assert time.monotonic() - start < 60
     assert agents.processes[0].returncode == -signal.SIGKILL
-    assert said == ["waiting for the agents to stop their processes (for at most 2.5 s)"]
+    assert printed == ["waiting for the agents to stop their processes (for at most 2.5 s)"]
 
 
 def test_ctrl_c_kills_stopped_agent_at_once(stopped_agent):
@@ -76,7 +76,7 @@ def test_second_job_on_same_shm_is_refused(tmp_path):
     """L34. The error names the process that uses it, for example of another container."""
     pattern = rf"^agent on machine-0: waited .* for process {os.getpid()} \(.*writing to /dev/shm$"
     with lock_shm(SHM_PATTERNS), LocalBackend() as cluster:
-        plan = plan_in(tmp_path, cluster, *SLEEP, part_config="")
+        plan = job_in(tmp_path, cluster, *SLEEP, part_config="")
         (finding,) = run_checks(cluster, plan).failed
         with pytest.raises(JobFailed, match=pattern):
             JobRun(cluster, plan, check=False).run_job()
@@ -92,7 +92,7 @@ def test_workspace_files_do_not_shadow_standard_library(tmp_path):
     script += "print(json.dumps(sorted(os.environ)))"
     (tmp_path / "below" / "train.py").write_text(script)
     with LocalBackend() as cluster:
-        plan = plan_in(tmp_path, cluster, sys.executable, "below/train.py", "argument", part_config="", trainers=2)
+        plan = job_in(tmp_path, cluster, sys.executable, "below/train.py", "argument", part_config="", trainers=2)
         JobRun(cluster, plan).run_job()
         log = (tmp_path / "logs" / "machine-0" / "trainer-1.log").read_text()
     assert log.startswith("argument copied\n[")

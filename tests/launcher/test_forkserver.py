@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import wait_until
-from fault_support import RunningJob, plan_of
+from fault_support import RunningJob, make_job
 
 from tutorial_lib.launcher.backends import LocalBackend
 from tutorial_lib.partition import Partition
@@ -44,7 +44,7 @@ def start_program(cluster: LocalBackend, partition: Partition, folder: Path, tex
     (folder / "program.py").write_text(text)
     more = {"trainers": 2, "servers": 2, "omp_threads": 2, "server_threads": 1, "forks": True}
     command = [sys.executable, str(folder / "program.py")]
-    return RunningJob(cluster, plan_of(cluster, partition, folder, command=command, **more))
+    return RunningJob(cluster, make_job(cluster, partition, folder, command=command, **more))
 
 
 def read_reports(folder: Path) -> dict[str, dict]:

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_support import CLEAN_EXIT_SECONDS, JobRun, plan_of
+from fault_support import CLEAN_EXIT_SECONDS, JobRun, make_job
 
 from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.job.layout import Layout
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 def run_and_fail(partition: Partition, folder: Path, *arguments: str, limits: Limits = Limits(), **fields) -> JobFailed:
     """Run a job on two emulated machines, and return its failure."""
     with pytest.raises(JobFailed) as caught, EmulatedBackend(2) as cluster:
-        JobRun(cluster, plan_of(cluster, partition, folder, *arguments, **fields), limits=limits).run_job()
+        JobRun(cluster, make_job(cluster, partition, folder, *arguments, **fields), limits=limits).run_job()
     return caught.value
 
 
@@ -53,7 +53,7 @@ def test_several_trainers_servers_and_samplers_without_namespaces(partition_of, 
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     with LocalBackend(servers=2) as cluster:
-        plan = plan_of(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
+        plan = make_job(cluster, partition_of(1), tmp_path, "count", "0", trainers=2, servers=2, samplers=1)
         coordinator = JobRun(cluster, plan)
         usage = coordinator.run_job()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("pymp-", "dgl-job-"))]

@@ -6,7 +6,7 @@ import sys
 
 import psutil
 import pytest
-from fault_support import RunningJob, plan_of
+from fault_support import RunningJob, make_job
 
 from tutorial_lib.job.dgl import DglJob
 from tutorial_lib.launcher.backends import Backend, LocalBackend
@@ -34,13 +34,13 @@ def check_addresses(found: list[tuple[str, int, int | None]], plan, machine) -> 
 
 def test_a_job_on_two_machines_listens_on_their_addresses_only(emulation, partition_of, tmp_path):
     with EmulatedBackend(2) as cluster:
-        check_during_job(cluster, plan_of(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1))
+        check_during_job(cluster, make_job(cluster, partition_of(2), tmp_path, "loop:60", "-", samplers=1))
 
 
 def test_a_job_on_this_computer_listens_on_loopback_only(partition_of, tmp_path):
     with LocalBackend(servers=2) as cluster:
         numbers = {"trainers": 2, "samplers": 1, "servers": 2, "forks": False}
-        check_during_job(cluster, plan_of(cluster, partition_of(1), tmp_path, "loop:60", "-", **numbers))
+        check_during_job(cluster, make_job(cluster, partition_of(1), tmp_path, "loop:60", "-", **numbers))
 
 
 def check_during_job(cluster: Backend, plan: DglJob) -> None:

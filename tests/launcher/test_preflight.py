@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from fault_support import plan_of, run_checks
+from fault_support import make_job, run_checks
 
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.ip_config import check_private
@@ -31,7 +31,7 @@ def two(emulation):
 
 
 def test_foreign_segment_and_wrong_clock_are_found(two, partition_of, tmp_path, monkeypatch):
-    plan = plan_of(two, partition_of(2), tmp_path)
+    plan = make_job(two, partition_of(2), tmp_path)
     findings = run_checks(two, plan)
     assert {f.status for f in findings} == {"ok"}, findings
     for name in ("machine-0", "machine-1"):
@@ -65,14 +65,14 @@ def test_machine_without_answer_is_named(two, partition_of, tmp_path, instead, w
     monkeypatch.setattr(two, "popen", popen)
     monkeypatch.setattr(agents, "START_SECONDS", 4.0)
     with pytest.raises(InputError) as caught:
-        run_checks(two, plan_of(two, partition_of(2), tmp_path))
+        run_checks(two, make_job(two, partition_of(2), tmp_path))
     assert re.match(words, caught.value.message)
 
 
 def test_different_tutorial_lib_version_is_found(two, partition_of, tmp_path, monkeypatch):
     monkeypatch.setattr(agents, "package_digest", lambda: "another")
     with pytest.raises(InputError, match="machine-0: tutorial_lib differs from the version on this computer"):
-        run_checks(two, plan_of(two, partition_of(2), tmp_path))
+        run_checks(two, make_job(two, partition_of(2), tmp_path))
 
 
 def test_agent_imports_few_modules():

@@ -81,10 +81,10 @@ def test_symlink_is_followed(tmp_path):
 def test_mount_point_is_refused_early(tmp_path, monkeypatch):
     """D18."""
     monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path)
-    said: list[str] = []
+    printed: list[str] = []
     with pytest.raises(InputError, match="mount point"):
-        partition_dataset(tiny_dataset(), 2, tmp_path, log=said.append)
-    assert said == []
+        partition_dataset(tiny_dataset(), 2, tmp_path, log=printed.append)
+    assert printed == []
 
 
 def test_another_process_may_finish_first(tmp_path, monkeypatch):

@@ -7,11 +7,12 @@ As ``tutorial_lib/tasks/degree.py``, with ``TaskEntry("degree", "DegreeTask", la
 import math
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tutorial_lib.sampling.loader import Store
 from tutorial_lib.tasks.node import NodeTask
+from tutorial_lib.trainer.comm import barrier
 
 
 class DegreeTask(NodeTask):
@@ -21,14 +22,17 @@ class DegreeTask(NodeTask):
     score_name = "share within a factor of two"
     num_outputs = 1
 
-    def get_labels(self) -> Tensor:
-        graph = self.shard.graph  # in a job, the server that holds a node computes its degree
-        return graph.in_degrees(torch.arange(graph.num_nodes())).float().log1p()
+    def get_labels(self) -> Store:
+        shard = self.shard
+        degrees, nodes = shard.new_store("degree", 1, shard.target), shard.local_nodes(shard.target)
+        degrees[nodes] = shard.graph.in_degrees(nodes).float().log1p()[:, None]
+        barrier()  # no rank reads a row before its rank has written it
+        return degrees
 
     def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
-        return F.mse_loss(model(blocks, rows).flatten(), labels), len(labels)
+        return F.mse_loss(model(blocks, rows).flatten(), labels.flatten()), len(labels)
 
     def predict_and_compare(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logs = outputs.flatten()
-        return logs.expm1().round().long(), (logs - labels).abs() < math.log(2)
+        return logs.expm1().round().long(), (logs - labels.flatten()).abs() < math.log(2)

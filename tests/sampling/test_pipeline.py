@@ -130,7 +130,7 @@ def test_prefetch_closes_failed_or_abandoned_generator():
     assert closed == ["batches_0"] * 2
 
 
-def test_parse_cache_size():
+def test_loader_and_cache_options():
     with pytest.raises(InputError, match="--loader fast"):
         check_loader(TrainConfig(loader="fast"), 0)
     with pytest.raises(InputError, match="--loader pipeline with --samplers 2 and --task node is not possible"):

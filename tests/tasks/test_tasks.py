@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from commands import read_events
+from commands import ROOT, read_events
 from programs.train_runs import run_trainings
 
 from tutorial_lib.errors import InputError
@@ -50,6 +50,13 @@ def test_tasks_refuse_unsuitable_data(features, labels, masks, typed, suited, mo
             check_data(name, facts)
         others = ", ".join(task for task in TASKS if task in suited)
         assert caught.value.remedy.startswith(f"Tasks for this data: {others}. A column split in nodes.csv")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_are_documented(name):
+    assert get_task_class(name).name == name
+    assert f"- `{name}` " in (ROOT / "docs" / "commands.md").read_text()
+    assert name in (TrainConfig.__doc__ or "")
 
 
 @pytest.mark.parametrize("name", ["node", "embedding"])

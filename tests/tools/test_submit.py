@@ -14,7 +14,7 @@ KUBERNETES = ["--kubernetes", "--image", "x"]
         (["--kubernetes", "train"], "--kubernetes needs --image"),
         ([*KUBERNETES, "--time", "soon", "train"], "--time soon: write a time such as 30"),
         ([*KUBERNETES, "partition"], "submit partition: only train, finale or launch can run"),
-        (["train", "--out", "x"], "submit sets --out itself"),
+        (["train", "--out", "x"], "--out is not for submit"),
         (["train", "--dataset", "ogbn-prodcts"], "unknown data set 'ogbn-prodcts'"),
         ([*KUBERNETES, "train", "--dataset", "ogbn-prodcts"], "Did you mean ogbn-products?"),
         (

@@ -76,7 +76,7 @@ class DglJob:
             master_port=self.master_port,
             env=env,
             user_env=dict(self.env),
-            template=list(self.command) if self.forks else None,
+            forkserver_command=list(self.command) if self.forks else None,
             shell=self.shell,
             startup_files=[str(Path(__file__).with_name("dgl_hook.py"))],
             worker_roles={"DGL_NUM_SAMPLER": "sampler"},

@@ -51,7 +51,7 @@ def check_run_folder(out: Path, *, resume: bool = False) -> Path:
         remedy = "Start a new run without --resume. With --copy_to, first fetch: python -m tutorial_lib fetch RUN"
         raise InputError(f"--resume: no checkpoint in {out / 'checkpoint'}", remedy)
     if not resume and out.exists() and any(out.iterdir()):
-        raise InputError(f"--out {out} is not empty", "Choose another folder, or use --resume (train and finale).")
+        raise InputError(f"--out {out} is not empty", "Choose another folder, or --resume if it has a checkpoint.")
     return out
 
 

@@ -50,7 +50,7 @@ class SshMachines:
 
 @dataclass(frozen=True)
 class Layout:
-    """Machines and processes of a run. Without emulated and real machines, the run uses this computer alone.
+    """Machines, processes, device and limits of a run. Without emulated or real machines, it uses this computer alone.
 
     Attributes:
         emulate: Number of emulated machines.

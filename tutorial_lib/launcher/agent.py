@@ -139,7 +139,7 @@ class Agent:
         last_role_env = role_environment(self.spec, self.machine_index, self.spec.roles[-1], 0, count_cpus())
         with forkserver.child_socket as inherited:
             env = {FORKSERVER: str(inherited.fileno()), "OMP_NUM_THREADS": last_role_env["OMP_NUM_THREADS"]}
-            self._start("forkserver", 0, self.spec.template or [], env, inherited.fileno())
+            self._start("forkserver", 0, self.spec.forkserver_command or [], env, inherited.fileno())
         return forkserver
 
     def _fail(self, role: str, local_index: int, code: int = 0, cause: str = "") -> None:

@@ -42,7 +42,7 @@ class JobSpec:
     master_port: int  # on machine 0, where the ranks meet
     env: dict[str, str] = field(default_factory=dict)  # variables of every process
     user_env: dict[str, str] = field(default_factory=dict)  # takes precedence; $NAME is replaced on each machine
-    template: list[str] | None = None  # program of the forkserver, which forks the roles without a command
+    forkserver_command: list[str] | None = None  # program of the forkserver, which forks the roles without a command
     shell: bool = False  # a command is /bin/sh -c TEXT, so that the program is a child of the shell
     startup_files: list[str] = field(default_factory=list)  # Python files that every process runs when it starts
     # Variable to role. A process that a rank starts has this role if the variable is set and not 0, else "worker".

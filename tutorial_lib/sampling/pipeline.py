@@ -95,7 +95,7 @@ class PipelineLoader(Loader[Pipeline, Batch]):
         cache, sampler = self.source.cache, self.source.sampler
         positions, labels = self.positions(epoch), self._labels
         steps = iter(range(start, len(positions)))
-        sampled, requested = deque(), deque()  # steps and their batches
+        sampled, requested = deque(), deque()  # steps and results of _sample
 
         def request_rows() -> None:
             """Keep two requests in flight, so that a server can start on one when it has answered the other."""
@@ -115,13 +115,13 @@ class PipelineLoader(Loader[Pipeline, Batch]):
                 if not requested:
                     return
                 step, batch = requested.popleft()
-                yield step, self._fill(batch)
+                yield step, self._fill(*batch)
         except GeneratorExit:
             cache.cancel()  # the caller may use the connection to the servers
             raise
 
-    def _sample(self, seeds: Tensor, labels: Tensor) -> Batch:
-        """Return a batch without rows. With means, ``inputs`` is the index pointer of the outermost hop."""
+    def _sample(self, seeds: Tensor, labels: Tensor) -> tuple[Batch, Tensor | None]:
+        """Return a batch without inputs and, with means, the index pointer of the outermost hop."""
         start = time.time()
         sampler = self.source.sampler
         nodes, blocks = seeds.to(sampler.dtype), []
@@ -136,15 +136,15 @@ class PipelineLoader(Loader[Pipeline, Batch]):
             indptr, sources = sampler.sample(nodes, self.fanouts[0])
             row_ids = torch.cat([nodes, sources])  # a node may occur more than once
         self.source.cache.announce(row_ids)
-        return Batch(nodes, seeds, blocks, indptr, labels, {"sampling": (start, time.time() - start)})
+        return Batch(nodes, seeds, blocks, None, labels, {"sampling": (start, time.time() - start)}), indptr
 
-    def _fill(self, batch: Batch) -> Batch:
+    def _fill(self, batch: Batch, indptr: Tensor | None) -> Batch:
         start = time.time()
         cache = self.source.cache
         slots, sources = cache.receive_rows().tensor_split([len(batch.input_nodes)])
         rows = inputs = cache.read(slots)
-        if batch.inputs is not None:
-            inputs = FirstLayer(rows, cache.mean(sources, batch.inputs))
-        local, remote = (rows * cache.row_bytes for rows in cache.last_batch_counts)
+        if indptr is not None:
+            inputs = FirstLayer(rows, cache.mean(sources, indptr))
+        local, remote = (count * cache.row_bytes for count in cache.last_batch_counts)
         background = {**(batch.background or {}), "pull": (start, time.time() - start)}
         return replace(batch, inputs=inputs, background=background, local_and_remote_bytes=(local, remote))

@@ -37,7 +37,8 @@ class NodeTask(Task[Batch, NodeInputs]):
 
     def __init__(self, shard: Shard, config: TrainConfig) -> None:
         super().__init__(shard, config)
-        self.features, self.labels = self.get_features(), self.get_labels()
+        self.features = self.get_features()
+        self.labels = self.get_labels()  # may use self.features
         self.model = self.make_model()
         nodes = {split: shard.nodes(f"{split}_mask") for split in ("train", "val")}
         self.split = {f"{split}_nodes": len(ids) for split, ids in nodes.items()}

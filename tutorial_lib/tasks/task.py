@@ -26,7 +26,7 @@ from tutorial_lib.trainer.session import Session
 
 TRAIN, VAL, TEST = 0, 1, 2  # splits of the edges
 SPLITS = ("train", "val", "test")
-EDGES = 1_000_000  # edges whose split is computed at a time
+EDGES_AT_ONCE = 1_000_000  # edges whose split is computed at a time
 
 
 class LocalShard:
@@ -90,7 +90,7 @@ class DistShard:
         graph, book, policy = self.graph, self.book, self.graph.get_edge_partition_policy("_E")
         masks = [DistTensor((graph.num_edges(),), torch.uint8, f"side-{k}", part_policy=policy) for k in SPLITS]
         if self.rank % (self.world_size // book.num_partitions()) == 0:
-            for ids in book.partid2eids(book.partid).split(EDGES):
+            for ids in book.partid2eids(book.partid).split(EDGES_AT_ONCE):
                 splits = split_of_edges(*graph.find_edges(ids))
                 for number, mask in enumerate(masks):
                     mask[ids] = (splits == number).to(torch.uint8)

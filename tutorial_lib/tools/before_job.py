@@ -19,7 +19,7 @@ from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.findings import FAIL, OK, SKIP, Finding, Findings, run_checks, verdict
 from tutorial_lib.partition import partition_dataset
 from tutorial_lib.partition.folder import type_counts
-from tutorial_lib.tools import options as cli
+from tutorial_lib.tools import options as opts
 from tutorial_lib.tools.options import about, app, flatten
 
 REINSTALL = "Remove .venv and run make again, or: pip install -r requirements.lock && pip install --no-deps -e ."
@@ -29,7 +29,7 @@ dgl.graph(([0, 1], [1, 0])).in_degrees().numpy()
 assert dgl.__version__.startswith("2.1.0"), f"DGL 2.1.0 is required, but {dgl.__version__} is installed"
 graphbolt = graphbolt_problem() or "and DGL has its GraphBolt library for this torch"  # dmlc/dgl #7157
 print(f"dgl {dgl.__version__} works with torch {torch.__version__}, {graphbolt}")"""
-SSH_PARAMETERS = flatten("Machines over ssh", "copy_to", cli.dgl_option_name, show_default=False)
+SSH_PARAMETERS = flatten("Machines over ssh", "copy_to", opts.dgl_option_name, show_default=False)
 
 
 @app.command
@@ -39,7 +39,7 @@ def doctor(
     on: Annotated[str | None, about("Also check running emulated machines of this name.")] = None,
     ssh: Annotated[SshMachines | None, SSH_PARAMETERS] = None,
     part_config: Annotated[Path | None, about("DGL's description of a partition (JSON).", name="--part_config")] = None,
-    as_json: cli.JsonOption = False,
+    as_json: opts.JsonOption = False,
 ) -> None:
     """Check whether this computer and other machines can run a job, and print a remedy for each problem."""
     if sum(choice is not None for choice in (emulate, on, ssh)) > 1:
@@ -95,7 +95,7 @@ def data(
     source: Annotated[DataSource, flatten("Data", "name method")] = DataSource(),
     graph_only: Annotated[bool, about("Load without node features.")] = False,
     download: Annotated[bool, about("Allow a download.")] = False,
-    as_json: cli.JsonOption = False,
+    as_json: opts.JsonOption = False,
 ) -> None:
     """Load, generate or download a data set, check it, and print its sizes."""
     loaded = replace(source, name=dataset).load(features=not graph_only, download=download)
@@ -119,7 +119,7 @@ def partition(
     source: Annotated[DataSource, flatten("Data", "name")] = DataSource(),
     parts: Annotated[int, about("Number of parts, one per machine.")],
     out: Annotated[Path, about("Folder to write. A folder with the same partition is reused.")],
-    as_json: cli.JsonOption = False,
+    as_json: opts.JsonOption = False,
 ) -> None:
     """Partition a data set for DGL's servers, and report the number of cut edges."""
     source = replace(source, name=dataset)

@@ -20,7 +20,7 @@ from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends import Backend
 from tutorial_lib.launcher.backends.emulated import EmulationUnavailable
 from tutorial_lib.tasks import check_task
-from tutorial_lib.tools import options as cli
+from tutorial_lib.tools import options as opts
 from tutorial_lib.tools.options import about, app, flatten
 from tutorial_lib.tools.plan import Job, estimate, job_sizes
 from tutorial_lib.trainer.config import TrainConfig
@@ -43,28 +43,28 @@ def train(
     *,
     source: Annotated[DataSource, flatten("Data", "method")] = DataSource(),
     config: Annotated[TrainConfig, flatten("Training", "seed fanouts cache")] = TrainConfig(),
-    fanouts: cli.FanoutsOption = "15,10,5",
-    cache: cli.CacheOption = "256MB",
+    fanouts: opts.FanoutsOption = "15,10,5",
+    cache: opts.CacheOption = "256MB",
     checkpointing: Annotated[CheckpointOptions, flatten("Training")] = CheckpointOptions(),
     layout: Annotated[Layout, flatten("Machines")] = Layout(),
-    machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
-    ssh: cli.OverSsh = None,
+    machines: opts.MachinesOption = None,  # noqa: ARG001  see choose_machines
+    ssh: opts.OverSsh = None,
     single_process: Annotated[bool, about("Train in one process without DGL's servers, for comparison.")] = False,
-    out: cli.OutOption = None,
-    options: cli.GivenOptions,
+    out: opts.OutOption = None,
+    options: opts.GivenOptions,
 ) -> None:
     """Train GraphSAGE, or a model of another task, and report one global score."""
     check_task(config.task)
     check_dataset_arguments(source.name, source.scale, source.seed)
-    layout = cli.choose_machines(layout, ssh, options)
+    layout = opts.choose_machines(layout, ssh, options)
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process cannot be used with --trainers, --samplers or --servers")
-    config = cli.complete_config(config, source.seed, fanouts, cache, layout.samplers)
+    config = opts.complete_config(config, source.seed, fanouts, cache, layout.samplers)
     folder = check_run_folder(out or default_run_folder(source.name), resume=checkpointing.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
 
     STARTED_RUNS["train"] = folder
-    checkpointing = replace(checkpointing, options=cli.options_to_store(options))
+    checkpointing = replace(checkpointing, options=opts.options_to_store(options))
     display = RunDisplay(config.epochs)
     try:
         if single_process:
@@ -72,13 +72,13 @@ def train(
         else:
             result = run_distributed(source, layout, config, folder, display, checkpointing)
     except EmulationUnavailable as error:
-        if options.keys() & {*cli.MACHINE_OPTIONS, "wire", "own_disks"}:  # the user has asked for emulated machines
+        if options.keys() & {*opts.MACHINE_OPTIONS, "wire", "own_disks"}:  # the user has asked for emulated machines
             raise
         options |= {"machines": 1, "trainers": options.get("trainers", 2)}
         chosen = f"Continuing as train --machines 1 --trainers {options['trainers']}"
         print_to_stderr(f"warning: {error.message}. {error.remedy.splitlines()[0].rstrip('.')}. {chosen}")
         layout = replace(layout, emulate=None, trainers=options["trainers"])
-        checkpointing = replace(checkpointing, options=cli.options_to_store(options))
+        checkpointing = replace(checkpointing, options=opts.options_to_store(options))
         result = run_distributed(source, layout, config, folder, display, checkpointing)
     display.summary(result, folder)
 
@@ -88,15 +88,15 @@ def finale(
     *,
     source: Annotated[DataSource, flatten("Data", "method", show_default=False)] = DataSource(),
     config: Annotated[TrainConfig, flatten("Training", NOT_IN_FINALE, show_default=False)] = TrainConfig(),
-    fanouts: cli.FanoutsOption = "15,10,5",
+    fanouts: opts.FanoutsOption = "15,10,5",
     checkpointing: Annotated[CheckpointOptions, flatten("Training", "every")] = CheckpointOptions(),
     layout: Annotated[Layout, flatten("Machines", "show_output")] = Layout(),
-    machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
-    ssh: cli.OverSsh = None,
+    machines: opts.MachinesOption = None,  # noqa: ARG001  see choose_machines
+    ssh: opts.OverSsh = None,
     full: Annotated[bool, about("Train on the whole graph with the recipe of the published accuracies.")] = False,
-    out: cli.OutOption = None,
+    out: opts.OutOption = None,
     yes: Annotated[bool, about("Start a large run without asking.")] = False,
-    options: cli.GivenOptions,
+    options: opts.GivenOptions,
 ) -> None:
     """Load and partition the data, check the machines, train, and check the predictions.
 
@@ -104,13 +104,13 @@ def finale(
     the published recipe: 20 epochs, 1024 seed nodes in a step of all trainers together, learning rate 0.003.
     """
     check_dataset_arguments(source.name, source.scale, source.seed)
-    layout = cli.choose_machines(layout, ssh, options)
+    layout = opts.choose_machines(layout, ssh, options)
     backend = layout.make_backend()
     defaults: JsonObject = {"epochs": 10}
     if full:
         batch_size = math.ceil(1024 / (len(backend.machines) * layout.trainers))
         defaults = {"epochs": 20, "batch_size": batch_size, "learning_rate": 0.003}
-    config = cli.complete_config(config, source.seed, fanouts, cache="256MB")
+    config = opts.complete_config(config, source.seed, fanouts, cache="256MB")
     config = replace(config, **{name: value for name, value in defaults.items() if name not in options})
     source = replace(source, scale=options.get("scale", 1.0 if full else 0.1))
     folder = check_run_folder(out or default_run_folder("finale"), resume=checkpointing.resume)
@@ -120,7 +120,7 @@ def finale(
 
     STARTED_RUNS["finale"] = folder
     display = RunDisplay(config.epochs)
-    checkpointing = replace(checkpointing, options=cli.options_to_store(options))
+    checkpointing = replace(checkpointing, options=opts.options_to_store(options))
     result = run_distributed(source, layout, config, folder, display, checkpointing)
     display.log("checking the predictions in original IDs")
     check_predictions(source, folder, result)
@@ -165,13 +165,13 @@ def launch(
     command: Annotated[list[str], about('The script and its arguments: "python3 train.py --lr 0.01".')],
     /,
     *,
-    request: Annotated[LaunchRequest, flatten("Machines", NOT_IN_LAUNCH, cli.dgl_option_name)] = LaunchRequest(),
-    machines: cli.MachinesOption = None,  # noqa: ARG001  see choose_machines
-    ssh: cli.OverSsh = None,
+    request: Annotated[LaunchRequest, flatten("Machines", NOT_IN_LAUNCH, opts.dgl_option_name)] = LaunchRequest(),
+    machines: opts.MachinesOption = None,  # noqa: ARG001  see choose_machines
+    ssh: opts.OverSsh = None,
     verbose: Annotated[bool, about("Print the variables that are added to the environment.")] = False,
     quiet: Annotated[bool, about("Write the output of the script to its logs only.")] = False,
     out: Annotated[Path | None, about("Folder of the logs. (default: runs/TIME-launch-XXXX)")] = None,
-    options: cli.GivenOptions,
+    options: opts.GivenOptions,
 ) -> None:
     """Run any DistDGL script, or without --part_config any torch.distributed program, and show its output.
 
@@ -180,10 +180,10 @@ def launch(
     ssh = ssh or SshMachines()
     ssh_machines = None
     options.pop("ip_config", None)  # a script reads this file in every place
-    if not cli.MACHINE_OPTIONS & options.keys():
+    if not opts.MACHINE_OPTIONS & options.keys():
         options["ip_config"] = ssh.ip_config
         ssh_machines = replace(ssh, ip_config=(request.workspace / ssh.ip_config).resolve())
-    request = cli.choose_machines(request, ssh_machines, options)
+    request = opts.choose_machines(request, ssh_machines, options)
     out = check_run_folder(out or default_run_folder("launch"))
     request = replace(request, command=command, out=out, ip_config=ssh.ip_config, show_output=not quiet)
     usage = job_launch.launch(request, RunDisplay(), verbose=verbose)

@@ -22,8 +22,8 @@ MAX_COUNTS = dict.fromkeys(["trainers", "servers", "samplers", "server_threads"]
 OPTION_NAMES = {"name": "dataset", "python": "remote_python", "every": "checkpoint_every"}  # by field, if they differ
 OPTION_NAMES["allow_public"] = "allow_public_addresses"
 HIDDEN_FIELDS = "ssh_machines options command dropout eval_batch_size sampling_threads negatives"
-MACHINE_OPTIONS = {"emulate", "on", "ip_config", "slurm", "machines", "single_process"}  # these choose the machines
-CHOICES = "--emulate N, --on NAME, --ip_config FILE (for --ssh_port and the like), --slurm, --machines 1"
+MACHINE_OPTIONS = {"emulate", "on", "ip_config", "slurm", "machines", "single_process"}
+CHOICES = "--emulate N, --on NAME, --ip_config FILE (or --ssh_port etc.), --slurm, --machines 1"
 SSH_OPTIONS = {OPTION_NAMES.get(field.name, field.name) for field in fields(SshMachines)}
 # Values of these options can run programs. DGL loads pickled objects from a partition below the root.
 NEEDS_TRUST = {*SSH_OPTIONS, "root"}
@@ -114,7 +114,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[..., object], BoundArguments, 
 
 
 def end_options(words: Sequence[str]) -> list[str]:
-    """Insert ``--`` before the user's command in ``launch`` and the like, because its options are not ours."""
+    """Insert ``--`` before the user's command of ``launch``, ``on`` and ``submit``, which has other options."""
     if not words or words[0] not in ("launch", "on", "submit"):
         return list(words)
     start, arguments = 1, app[words[0]].assemble_argument_collection()

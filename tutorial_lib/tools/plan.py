@@ -15,7 +15,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import parse_wire
 from tutorial_lib.tasks import uses_pipeline
-from tutorial_lib.tools import options as cli
+from tutorial_lib.tools import options as opts
 from tutorial_lib.tools.options import about, app, flatten
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -94,18 +94,18 @@ def plan(
     dataset: Annotated[str | None, about("Name or path, as for the command data.", "Data")] = None,
     source: Annotated[DataSource, flatten("Data", "name method both_ways")] = DataSource(),
     config: Annotated[TrainConfig, flatten("Training", NOT_IN_PLAN)] = TrainConfig(),
-    fanouts: cli.FanoutsOption = "15,10,5",
-    cache: cli.CacheOption = "256MB",
+    fanouts: opts.FanoutsOption = "15,10,5",
+    cache: opts.CacheOption = "256MB",
     job: Annotated[Job, Parameter(name="*", group="Graph", parse="^(?!machines|config|wire|together)")] = Job(),
     emulate: Annotated[int, about("Number of emulated machines.", "Machines")] = 2,
     machines: Annotated[int | None, about("Number of separate computers.", "Machines")] = None,
     wire: Annotated[str | None, about("Bandwidth per machine. (default: 10gbit; emulated: none)", "Machines")] = None,
-    as_json: cli.JsonOption = False,
+    as_json: opts.JsonOption = False,
 ) -> None:
     """Estimate the memory, network traffic and time per epoch of a job before you start it."""
     if (job.nodes > 0) != (dataset is None) or (job.edges > 0) != (dataset is None):
         raise InputError("choose one of --dataset NAME, and --nodes N with --edges N")
-    config = cli.complete_config(config, source.seed, fanouts, cache)
+    config = opts.complete_config(config, source.seed, fanouts, cache)
     rate = parse_wire(wire or (None if machines is None else "10gbit"))
     sizes = job_sizes(replace(source, name=dataset)) if dataset else {"train": job.train or max(1, job.nodes // 10)}
     machine_fields = {"together": machines is None, "machines": emulate if machines is None else machines}

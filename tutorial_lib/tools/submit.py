@@ -98,7 +98,7 @@ def check_options(kind: str, options: JsonObject, *, pods: bool) -> None:
     if kind == "launch":  # the script of the user reads this file
         set_by_script.remove("ip_config")
     if clash := options.keys() & set_by_script:
-        raise InputError(f"submit sets --{min(clash)} itself", "Remove it. For the run folder: submit --out FOLDER ...")
+        raise InputError(f"--{min(clash)} is not for submit", "Remove it. For the run folder: submit --out FOLDER ...")
     name = options.get("dataset", DATASET_NAMES[0])
     paths = {key: value for key, value in options.items() if pods and isinstance(value, Path)}
     if pods and name not in DATASET_NAMES and ("/" in name or not get_close_matches(name, DATASET_NAMES, 1, 0.8)):

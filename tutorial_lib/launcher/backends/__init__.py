@@ -35,7 +35,7 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         """Start a command on a machine in a new session, because Ctrl-C in the terminal is for the coordinator."""
-        ...
+        raise NotImplementedError
 
     def resolve(self, hellos: Sequence[Hello]) -> None:
         """Complete ``machines`` and ``traits`` with the first messages of the agents, one for each machine."""
