@@ -122,7 +122,10 @@ def test_single_process(single_run):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("options", "score", "least", "difference"),
-    [("--epochs 30", "test_accuracy", 0.88, 0.015), ("--scale 0.04 --epochs 12", "val_accuracy", 0, 0.01)],
+    [
+        ("--epochs 30 --fanouts 10,5", "test_accuracy", 0.88, 0.015),
+        ("--scale 0.04 --epochs 12", "val_accuracy", 0, 0.01),
+    ],
     ids=["real data", "default data"],
 )
 def test_two_machines_agree_with_one_process(options, score, least, difference, emulation, data_root, tmp_path):
