@@ -37,8 +37,8 @@ from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.loader import BatchLoader
+from tutorial_lib.sampling.neighbors import NeighborSampler
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import DistShard, layerwise_inference, make_adjacency_source
 from tutorial_lib.trainer.checkpoint import TrainState

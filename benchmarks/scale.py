@@ -24,7 +24,7 @@ from jobs import describe_computer, median, partition_of, run_job
 SHARES = (2, 10, 25)  # percent of the remote rows
 TIMED_SHARE = 10  # percent
 SEEDS = 5
-RULES = ("first come", "needed soonest")
+RULES = ("first come", "lookahead")
 
 
 def loop_name(share: int, rule: str) -> str:

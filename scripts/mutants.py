@@ -53,7 +53,7 @@ MAY_SURVIVE = {
     "tutorial_lib/tasks/task.py, source: 1  ->  (2)": "how far a thread is ahead changes no number",
     "tutorial_lib/sampling/pipeline.py, prefetch: future.cancel()  ->  pass": "it only saves unused work",
     "tutorial_lib/tasks/link.py, split_of_edges: point < self.test  ->  (point <= self.test)": "no pair has that hash",
-    "tutorial_lib/sampling/rpc.py, sample: bool(remote.any())  ->  (True)": "it only saves time",
+    "tutorial_lib/sampling/neighbors.py, sample: bool(remote.any())  ->  (True)": "it only saves time",
     "tutorial_lib/launcher/processes.py, end_descendants: reap()  ->  pass": "all exit codes have been collected",
 }
 PAIRS = [(ast.Eq, ast.NotEq), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)]

@@ -41,7 +41,7 @@ SILENT_NETWORK_SECONDS = 100
 
 
 def make_job(cluster: Backend, partition: Partition, folder: Path, *arguments: str, **fields: Any) -> DglJob:
-    """Return the plan of a job of ``faulty_trainer.py`` with logs in ``folder/logs``."""
+    """Return a job of ``faulty_trainer.py`` with logs in ``folder/logs``."""
     write_ip_config(folder / "ip_config.txt", cluster.machines)
     defaults = {
         "machines": cluster.machines,
@@ -74,7 +74,7 @@ class JobRun:
         with self.agents:
             if not self.check:
                 self.coordinator.check_machines = lambda: self.agents.prepare(self.coordinator.spec)  # type: ignore
-            return self.coordinator.run_job()
+            return self.job_run.run_job()
 
 
 def run_checks(cluster: Backend, plan: DglJob) -> Findings:
@@ -97,13 +97,13 @@ class RunningJob:
     def __init__(self, cluster: Backend, plan: DglJob, limits: Limits = Limits()) -> None:
         self.cluster, self.plan = cluster, plan
         self.events: list[dict] = []
-        self.coordinator = JobRun(cluster, plan, self.events.append, limits)
+        self.job_run = JobRun(cluster, plan, self.events.append, limits)
         self.start_fault_clock()
         self.job = ThreadPoolExecutor(1).submit(self._run)
 
     def _run(self) -> tuple[BaseException | None, float]:
         try:
-            self.coordinator.run_job()
+            self.job_run.run_job()
         except BaseException as error:
             return error, time.monotonic()
         return None, time.monotonic()
@@ -138,11 +138,11 @@ def record_fault(request: pytest.FixtureRequest) -> Callable[..., None]:
     """``record_fault(fault, message, seconds)`` adds a row to the table in docs/faults.md."""
 
     def record(fault: str, message: object, seconds: float | str | None) -> None:
-        first = re.sub(r"/\S*/(?=[^/\s]+)", ".../", str(message).splitlines()[0])  # folders of this run tell nothing
+        first = re.sub(r"/\S*/(?=[^/\s]+)", ".../", str(message).splitlines()[0])  # without the folders of this run
         if seconds is None:
             seconds = "goes on" if first.startswith("none:") else "before the start"
         row = (fault, first, seconds if isinstance(seconds, str) else f"{seconds:.1f} s")
-        request.node.user_properties.append(("fault", row))  # comes to the summary also from a worker of pytest-xdist
+        request.node.user_properties.append(("fault", row))  # pytest-xdist sends it to the main process
 
     return record
 

@@ -59,10 +59,10 @@ def start_new_kernel(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Start a kernel as nbval does, with the environment described above and the small data set in lesson 12."""
     environment = {**os.environ, "TUTORIAL_DATASET": "synthetic-products"}
     environment["DGLBACKEND"] = "pytorch"  # else the first import of dgl in a home folder prints which one it chose
-    # Without a network, ogb would now and then print that it cannot look for a newer version of itself.
+    # Without a network, ogb sometimes prints that it cannot check for a newer version.
     environment["PYTHONPATH"] = os.pathsep.join([str(NO_NEWS), *filter(None, [environment.get("PYTHONPATH")])])
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    # ipykernel takes it as "pytest captures", and what child processes print would be missing from the outputs.
+    # With this variable, ipykernel does not capture the output of child processes.
     environment.pop("PYTEST_CURRENT_TEST", None)
     return _start_new_kernel(*args, **{**kwargs, "env": environment, "cwd": str(make_lesson_folder())})
 

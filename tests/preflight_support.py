@@ -1,4 +1,4 @@
-"""An empty plan and damaged partitions for tests of the preflight checks."""
+"""An empty job and damaged partitions for tests of the preflight checks."""
 
 import shutil
 from collections.abc import Callable, Iterable

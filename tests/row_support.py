@@ -10,7 +10,7 @@ import pytest
 import torch
 from dgl.distributed.kvstore import KVSTORE_PULL, PullRequest, PullResponse
 
-from tutorial_lib.sampling import rpc
+from tutorial_lib.sampling import neighbors
 
 
 class FakeDistTensor:
@@ -44,14 +44,14 @@ class FakeConnection:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: Any = None) -> None:
         self.rows, self.waiting, self._numbers = rows, deque[Any](), count(100)
-        rpc.rpc.register_service(KVSTORE_PULL, PullRequest, PullResponse)  # as a client does when it joins
-        monkeypatch.setattr(rpc.rpc, "send_requests_to_machine", self.send)
-        monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda _ms: self.waiting.popleft())
+        neighbors.rpc.register_service(KVSTORE_PULL, PullRequest, PullResponse)  # as a client does when it joins
+        monkeypatch.setattr(neighbors.rpc, "send_requests_to_machine", self.send)
+        monkeypatch.setattr(neighbors.rpc, "recv_rpc_message", lambda _ms: self.waiting.popleft())
 
     def send(self, requests: list[tuple[int, Any]]) -> dict[int, int]:
         sent = {}
         for position, answer in enumerate(self.answers(requests)):
-            data, tensors = rpc.rpc.serialize_to_payload(answer)
+            data, tensors = neighbors.rpc.serialize_to_payload(answer)
             sent[number := next(self._numbers)] = position
             service = requests[position][1].service_id
             self.waiting.append(SimpleNamespace(msg_seq=number, service_id=service, data=data, tensors=tensors))
@@ -74,7 +74,7 @@ class FakeCluster(FakeConnection):
         self, monkeypatch: pytest.MonkeyPatch, neighbors: dict[int, list[int]], *bounds: int, graphbolt: bool = False
     ) -> None:
         super().__init__(monkeypatch)
-        self.requests: list[rpc.SampleRequest] = []
+        self.requests: list[neighbors.SampleRequest] = []
         self.states = []
         for part, pair in enumerate(pairwise(bounds)):
             book: Any = SimpleNamespace(partid=part)

@@ -55,7 +55,7 @@ class SshLab:
         self.folder = folder
         self.cluster = EmulatedBackend(count + 1, private=[folder.parent])
         self.machines, self.head = self.cluster.machines[:count], self.cluster.machines[count]
-        self.cluster.separate = self.machines
+        self.cluster.private_disk_machines = self.machines
         self.ip_config, self.home = folder / "ip_config.txt", folder / "home"
         self.env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
         self._daemons: list[subprocess.Popen] = []

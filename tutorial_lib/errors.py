@@ -90,7 +90,7 @@ def retry_until_timeout(
         yield max(0.0, seconds - (time.monotonic() - start))
         waited = time.monotonic() - start
         if waited >= seconds:
-            raise WaitedTooLong(f"waited {seconds:g} s for {goal}" if seconds else f"will not wait for {goal}", remedy)
+            raise WaitedTooLong(f"waited {seconds:g} s for {goal}" if seconds else f"blocked by {goal}", remedy)
         if not notified and waited >= NOTICE_SECONDS:
             notified = True
             log(f"waiting for {goal} (for at most {seconds:g} s)")

@@ -1,4 +1,4 @@
-"""Atomic writes of files, and locks of folders."""
+"""Atomic writes of files, locks of folders, and the texts of names, sizes and times."""
 
 import contextlib
 import errno

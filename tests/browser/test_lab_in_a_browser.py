@@ -27,7 +27,7 @@ from tutorial_lib.errors import WaitedTooLong
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 LESSON, NEXT_TO_LAST, LAST = LESSONS[1], LESSONS[-2], LESSONS[-1]
-# On two idle cores the lesson runs in 26 s and a link is there after 5; beside six busy programs in 90 and in 40.
+# The lesson takes 26 s and a link 5 s on two idle cores, and 90 s and 40 s beside six busy programs.
 RUN_SECONDS, SHOWN_SECONDS = 300, 120
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 FLAGS = [
@@ -198,7 +198,7 @@ def code_cells(notebook: Path) -> list[Any]:
 
 def test_run_all_completes_and_leaves_checkout_unchanged(lab, checkout):
     notebook = checkout / "work" / LESSON
-    # What is sent to a kernel that is just starting is sometimes lost: its cells stay [*], and the kernel idle.
+    # A kernel that is starting sometimes loses messages. The cells then stay [*], although the kernel is idle.
     # JupyterLab can also miss the message that a new kernel is idle. A reload asks for the state again.
     for seconds in (SHOWN_SECONDS / 2, SHOWN_SECONDS):
         lab.open(f"work/{LESSON}")

@@ -132,7 +132,7 @@ def test_abort_of_trainer_is_not_the_cause(cluster, start):
 def test_sigkill_to_an_agent(start, end):
     """The processes of its machine end with it, and the others are stopped."""
     job = start()
-    job.coordinator.agents.processes[1].kill()
+    job.job_run.agents.processes[1].kill()
     error = end(job, "SIGKILL to an agent")
     cause = "killed by signal 9 (SIGKILL)); were its emulated machines stopped (machines stop, --ttl)?"
     assert str(error) == f"agent on machine-1: the agent ended unexpectedly ({cause}"
@@ -277,7 +277,7 @@ def test_unusable_machines_and_addresses_are_refused(cluster, refused, tmp_path)
     cluster.machines = [first]
     refused("a wrong number of addresses", "2 parts")
     cluster.machines = [first, second]
-    # Really another version, as far as the machine's own package data say: in its mount namespace.
+    # In the mount namespace of the second machine, the metadata of DGL contain another version.
     metadata = importlib.metadata.distribution("dgl")._path / "METADATA"
     (tmp_path / "METADATA").write_text(metadata.read_text().replace("Version: 2.1.0", "Version: 2.0.0"))
     command = ["mount", "--bind", str(tmp_path / "METADATA"), str(metadata)]

@@ -108,7 +108,7 @@ def test_preempted_job_resumes_with_equal_losses(slurm, finished_run: FinishedRu
     all_nodes = ["-p", "urgent", "-N", str(NODES), "-o", "/dev/null"]
     urgent = on("machine-0", "sbatch", "--parsable", *all_nodes, "--wrap", "true")
     wait_for(int(urgent), "COMPLETED")
-    wait_for(job, "PENDING")  # Slurm waits two minutes, lest something is wrong with the nodes
+    wait_for(job, "PENDING")  # Slurm waits two minutes, because the nodes may be faulty
     wait_until_idle()
     on("machine-0", "scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_for(job, "COMPLETED")
@@ -128,7 +128,7 @@ def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path)
     array = submit(folder, 1, "train", *settings, "--epochs", "2000", options=("--array=0-1",))
     tasks = [f"{array}_0", f"{array}_1"]
     for task in tasks:
-        wait_for(task, "RUNNING")  # only then it has a number of its own
+        wait_for(task, "RUNNING")  # only a running task has a separate job ID
     logs = [folder / "runs" / f"{state(task)['JobId']}.log" for task in tasks]
     for log in logs:
         wait_for_text(log, "epoch    2/2000")
@@ -139,13 +139,13 @@ def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path)
     before = logs[0].read_text().count("epoch")
     wait_until(lambda: logs[0].read_text().count("epoch") > before, "the other job to go on", 60)
     hours, minutes, seconds = map(int, state(tasks[0])["RunTime"].split(":"))
-    limit = 60 * hours + minutes + 1 + seconds // 30  # minutes: of the last one and a half, one is left to be told in
+    limit = 60 * hours + minutes + 1 + seconds // 30  # minutes. Slurm sends the signal a minute before the limit
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
     assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
     wait_for_text(logs[0], "terminated by SIGTERM")
     events = (logs[0].with_suffix("") / "events.jsonl").read_text().splitlines()
     kinds = [kind for kind in (json.loads(line)["kind"] for line in events) if kind in ("step", "checkpoint")]
-    assert kinds[-1] == "checkpoint"  # only the script's process was told: the ranks could save
+    assert kinds[-1] == "checkpoint"  # only the script got the signal, so the ranks could save
     on("machine-0", "scontrol", "requeue", tasks[0])
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
     wait_for_text(logs[0], "continuing after")  # a step, or an epoch if it was told during validation

@@ -79,7 +79,7 @@ def test_silent_agent_is_cause_of_stall(fail):
     assert fail((7, 1, {}), (8, 1, {0: IDLE}), stall=6).startswith("agent on b: sent no message for 8 s")
 
 
-class Line:
+class FakeChannel:
     """A fake connection of an agent, whose loop receives commands, or calls a function, at the start of each turn."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ def quiet_agent(tmp_path, clock, monkeypatch) -> Agent:
     monkeypatch.setattr(agent, "lock_shm", lambda _patterns: contextlib.nullcontext(tmp_path))
     monkeypatch.setattr(agent, "end_descendants", lambda reap: reap())
     machine = Machine("here", "127.0.0.1")
-    return Agent(DglJob([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, Line(), [])
+    return Agent(DglJob([machine], ["true"], "none.json", "", str(tmp_path), ".", 1).to_spec(), 0, FakeChannel(), [])
 
 
 def run_job(quiet_agent: Agent, *steps: list[Message] | Callable[[], object]) -> list[list[Message]]:
@@ -121,7 +121,7 @@ def failures(turns: list[list[Message]]) -> list[list[tuple[str, int, str]]]:
 
 
 def test_a_killed_sampler_is_reported(quiet_agent, monkeypatch):
-    """L10. An orphan comes to the agent, before the trainer that it takes along: the sampler is the cause."""
+    """L10. The agent adopts a killed sampler before its trainer ends, and reports the sampler as the cause."""
     members = (("sampler", 3, 77), ("sampler", 1, 78), ("trainer", 0, 79), ("trainer", 1, 80))
     monkeypatch.setattr(watch, "registered_processes", lambda _logs: [watch.ProcessStack(*each) for each in members])
     quiet_agent.processes.append(Process("trainer", 0, 79))
@@ -173,7 +173,7 @@ def test_second_sigterm_does_not_interrupt_the_cleanup(quiet_agent, monkeypatch)
 
 
 def test_heartbeat_reports_computing_writing_and_sending(quiet_agent, clock, monkeypatch):
-    """The bytes sent since the start of the agent, and the work between two heartbeats, two seconds apart."""
+    """A heartbeat reports the bytes sent since the agent started, and the work since the last heartbeat."""
     signs, sent = {}, [10**9]
     quiet_agent.sent_before = 10**9
     monkeypatch.setattr(quiet_agent.health, "signs_of_life", lambda: signs)

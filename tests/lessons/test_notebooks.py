@@ -19,7 +19,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_LINES = 30
 MOST_LINES_OF_A_PROGRAM = 80  # a cell that writes one
 MOST_LINES_OF_A_PIECE = 120
-LONGER = {"train": 150, "train_types": 105}  # the program that the course arrives at, and what grows from it
+LONGER = {"train": 150, "train_types": 105}  # the final program of the course, and its extension
 MOST_CELLS, MOST_IMPORTS, MOST_HELPERS = 65, 10, 3
 NEEDS = {"cpu", "gpu", "namespaces", "slurm", "ssh"}
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:tmp|root|home|work)/\S*")
@@ -244,7 +244,7 @@ def test_nbval_reads_every_line_of_the_sanitize_file():
 
 @pytest.mark.whole_run
 def test_single_lesson_runs_in_temporary_folder():
-    # It once did not: its programs, and those of the exercises, were then written into notebooks/scripts.
+    # An earlier version wrote the programs of the lesson and of the exercises into notebooks/scripts.
     words = ["-m", "pytest", "--collect-only", "--trace-config", "notebooks/01_standalone_distgraph.ipynb"]
     printed = subprocess.run(
         [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
@@ -273,7 +273,7 @@ def test_dead_kernel_is_detected(pytester):
 
 @pytest.mark.whole_run
 def test_output_of_child_processes_is_compared(pytester):
-    # The kernel passes it on in a thread of its own, which on a busy computer comes after the end of the cell.
+    # A thread of the kernel forwards the output. On a busy computer, the output arrives after the end of the cell.
     source = "import subprocess, time\n_ = subprocess.run(['echo', 'from a child'])\ntime.sleep(1)"
     run_nbval(pytester, source, "from a child\n").assert_outcomes(passed=2)
     run_nbval(pytester, source, "").assert_outcomes(passed=1, failed=1)

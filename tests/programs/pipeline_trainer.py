@@ -17,8 +17,8 @@ from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.loader import FULL, BatchLoader
+from tutorial_lib.sampling.neighbors import NeighborSampler
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
-from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks.task import DistShard, graph_batches, layerwise_inference, make_adjacency_source
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, open_session, serve_if_server
@@ -44,7 +44,7 @@ def make_pipelines(graph: DistGraph) -> dict[str, Pipeline]:
         lists = NeighborSampler(graph, budget // 2, 3)
         return Pipeline(lists, FeatureCache(ndata["feat"], book, budget // 2), ndata["label"])
 
-    return {"nothing kept": build(0), "a little kept": build(300_000), "all kept": build(100_000_000)}
+    return {"nothing cached": build(0), "a little cached": build(300_000), "all cached": build(100_000_000)}
 
 
 def emit_inference(session: Session, partition: Partition, features: DistTensor, model: torch.nn.Module) -> None:
@@ -94,12 +94,12 @@ def emit_logits(session: Session, partition: Partition) -> None:
     dist.barrier()
     emit_inference(session, partition, features, model)
     pipeline = Pipeline.from_graph(graph, features, all_labels, budget=100_000_000, hops=3)
-    drawn = []
+    sampled = []
     for seed in (5, 5, 6):
         loader = PipelineLoader(pipeline, nodes, [4, 3, 2], 25, shuffle=True, seed=seed)
-        drawn.append(torch.cat([batch.inputs.mean for _step, batch in loader.batches(0)]))
-    same = [first.shape == second.shape and torch.equal(first, second) for first, second in pairwise(drawn)]
-    session.events.emit("drawn", lists=pipeline.sampler.remote_nodes, width=drawn[0].shape[1], same=same)
+        sampled.append(torch.cat([batch.inputs.mean for _step, batch in loader.batches(0)]))
+    same = [first.shape == second.shape and torch.equal(first, second) for first, second in pairwise(sampled)]
+    session.events.emit("sampled", lists=pipeline.sampler.remote_nodes, width=sampled[0].shape[1], same=same)
     dist.barrier()
 
 

@@ -1,4 +1,4 @@
-"""Start a program's ranks as torchrun does, from one process that has imported what takes long: once, not in each rank.
+"""Start a program's ranks as torchrun does. One process imports the slow packages once and forks the ranks.
 
     python tests/programs/ranks.py RANKS PROGRAM [words...]
 

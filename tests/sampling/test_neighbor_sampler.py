@@ -4,7 +4,7 @@ import pytest
 import torch
 from row_support import FakeCluster
 
-from tutorial_lib.sampling.rpc import NeighborSampler
+from tutorial_lib.sampling.neighbors import NeighborSampler
 
 NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2], 5: []}
 
@@ -36,7 +36,7 @@ def test_neighbors_are_sampled_locally_and_by_owner(monkeypatch, graphbolt):
     for seed in (5, 5, 6):
         sampler.seed(seed)
         assert [len(lists_of(sampler, [3], 1)) for _hop in range(2)] == [1, 1]
-    values = [request.value for request in machines.requests]  # seeds of the servers, which depend on seed and hop
+    values = [request.seed for request in machines.requests]  # seeds of the servers, which depend on seed and hop
     assert (values[:2] == values[2:4], len(set(values))) == (True, 4)
     # The nodes of a hop are numbered, the destination nodes first.
     sources = torch.tensor([5, 2, 4, 5, 3], dtype=torch.int32)

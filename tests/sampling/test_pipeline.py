@@ -18,10 +18,10 @@ from tutorial_lib.compat.stack import graphbolt_problem
 from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
-from tutorial_lib.sampling import rpc
+from tutorial_lib.sampling import neighbors
 from tutorial_lib.sampling.feature_cache import FeatureCache
+from tutorial_lib.sampling.neighbors import NeighborSampler
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, batch_executor, prefetch
-from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.tasks import check_loader
 from tutorial_lib.tools.options import complete_config
 from tutorial_lib.trainer.config import TrainConfig
@@ -56,7 +56,7 @@ def test_samples_depend_only_on_the_seed(monkeypatch):
             dgl.sampling.sample_neighbors(dgl.rand_graph(9, 60), torch.arange(9), 2)
             return wire.send(requests)
 
-        monkeypatch.setattr(rpc.rpc, "send_requests_to_machine", send)  # DGL uses one generator
+        monkeypatch.setattr(neighbors.rpc, "send_requests_to_machine", send)  # DGL uses one generator
         for seed in (3, 3, 4):
             loader = PipelineLoader(pipeline, torch.arange(0, 60, 2), [3, 2], 8, shuffle=True, seed=seed)
             state = torch.get_rng_state()
@@ -94,7 +94,7 @@ def test_abandoned_iteration_leaves_no_request(monkeypatch, room):
 
 @pytest.mark.parametrize("depth", [0, 2])
 def test_one_thread_prefetches_items(depth):
-    """D2. It has one OpenMP thread. More would number the nodes of a block in the order in which they find them."""
+    """D2. The thread uses one OpenMP thread. Several would number the nodes of a block in an arbitrary order."""
     made = []
 
     def items():
@@ -159,16 +159,16 @@ def test_logits_of_all_settings_equal_dgl_loader(emulation, nothing_left, partit
         assert event["largest"] <= 1e-5 * event["scale"], event
         assert event["labels"]
         used, asked, hits = event["rows"]
-        if event["setting"] == "nothing kept":
+        if event["setting"] == "nothing cached":
             assert (event["lists"], used, hits) == (0, 0, 0)
         else:
             assert min(event["lists"], hits) > 0
-        if event["setting"] == "all kept":  # the second pass asks for nothing
+        if event["setting"] == "all cached":  # the second pass asks for nothing
             assert asked - hits == used
     assert [event["budget"] for event in events["inferred"] if event["rank"] == 1] == [0, 20_000, 10**8]
     assert all(event["largest"] <= 1e-5 * event["scale"] for event in events["inferred"]), events["inferred"]
-    assert len(events["drawn"]) == 2
-    for event in events["drawn"]:
+    assert len(events["sampled"]) == 2
+    for event in events["sampled"]:
         assert event["lists"] > 0
         assert (event["width"], event["same"]) == (100, [True, False])  # equal seeds sample equal batches
 

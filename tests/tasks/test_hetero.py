@@ -108,7 +108,7 @@ def test_two_machines_reach_the_accuracy_of_one_process(emulation, nothing_left,
     two = [event["test_accuracy"] for event in events if event["kind"] == "evaluation"]
     one = [train_single(LocalShard(dataset), config).test_score for config in configs]
     print(f"two machines {two}, one process {one}")
-    assert mean(one) > 0.8  # it has learned: from the features alone it is about a half
+    assert mean(one) > 0.8  # the features alone give about a half
     assert mean(two) == pytest.approx(mean(one), abs=0.015)
 
 

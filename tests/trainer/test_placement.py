@@ -1,4 +1,4 @@
-"""Who computes where: decided from counts of GPUs. (What needs a GPU: make test-gpu.)"""
+"""The device and the backend of each rank, computed from counts of GPUs. make test-gpu uses real GPUs."""
 
 import os
 

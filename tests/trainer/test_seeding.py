@@ -37,7 +37,7 @@ def test_rank_0_seeds_each_server_once(monkeypatch, rank, servers):
     monkeypatch.setattr(loop, "get_rank", lambda: rank)
     monkeypatch.setattr(loop.rpc, "get_num_server", lambda: servers)
     monkeypatch.setattr(loop, "barrier", lambda: done.append("barrier"))
-    monkeypatch.setattr(loop.rpc, "send_request", lambda server, request: done.append((server, request.value)))
+    monkeypatch.setattr(loop.rpc, "send_request", lambda server, request: done.append((server, request.seed)))
     monkeypatch.setattr(loop, "receive_responses", lambda asked, _what: done.extend(["answer"] * len(asked)))
     monkeypatch.setattr(loop.rpc, "get_msg_seq", lambda: len(done))
     seed_servers(3, 1)

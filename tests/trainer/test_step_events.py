@@ -1,4 +1,4 @@
-"""Step events: every rank and step is there, its seconds fit into the epoch, its bytes are those that were pulled."""
+"""Step events of all ranks and steps. Their seconds fit into the epoch, and their bytes equal the pulled rows."""
 
 from types import SimpleNamespace
 

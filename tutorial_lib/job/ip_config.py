@@ -33,7 +33,7 @@ def read_ip_config(path: Path) -> list[Machine]:
             raise InputError(f"{location}: {address!r} is not an IPv4 address", remedy) from None
         port = " ".join(rest) or str(DEFAULT_PORT)
         if not (port.isdigit() and 1024 <= int(port) <= 65535):
-            raise InputError(f"{location}: port {port!r} is not a number from 1024 to 65535")
+            raise InputError(f"{location}: port {port!r} is not a number from 1024 to 65535", "Omit it for 30050.")
         if any(m.address == address for m in machines):
             raise InputError(f"{location}: {address} is listed twice; each machine serves exactly one part")
         machines.append(Machine(f"machine-{len(machines)}", address, int(port)))

@@ -54,7 +54,7 @@ def split_command(command: Sequence[str]) -> tuple[list[str], bool]:
     try:
         return shlex.split(text), False
     except ValueError as error:
-        raise InputError(f"cannot parse the command {text!r}: {error}") from None
+        raise InputError(f"cannot parse the command {text!r}: {error}", "Check its quotes.") from None
 
 
 def write_or_compare_ip_config(path: Path, machines: Sequence[Machine]) -> None:

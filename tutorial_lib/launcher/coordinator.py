@@ -13,7 +13,7 @@ Events, besides those of the ranks (``trainer.events``). Without ``machine``, th
     output     machine, trainer, lines, skipped: lines that a rank printed, after ``skipped`` omitted bytes
     traffic    machine, bytes_sent: through its network interface so far
     clock      machine, offset: seconds that its clock is ahead of the one here
-    warning    text
+    warning    text. Events of the kind ``copied`` have a text, too, see ``job.remote_files``
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from tutorial_lib.launcher.watch import ProcessStack
 
 Event = JsonObject
 OnEvent = Callable[[Event], None]
-Milestone = tuple[str | int, ...]  # what a machine has reached: DONE, or the kind and these fields of an event
+Milestone = tuple[str | int, ...]  # progress of a machine: DONE, or an event's kind and its MILESTONE_FIELDS
 MILESTONE_FIELDS = {"serving": ("role",), "exited": ("role", "index", "code"), "left": ("local_rank",)}
 DONE: Milestone = ("done",)
 FAILURE_FILE = "failure.txt"  # in the folder of the logs, for `explain`
@@ -124,7 +124,7 @@ class Coordinator:
         def request_final_checkpoint() -> None:
             kinds = (e["kind"] for e in reversed(self.events) if e["kind"] in ("step", "checkpoint", "evaluating"))
             self._has_unsaved_steps = next(kinds, None) == "step"
-            self._save_deadline = time.monotonic() + self.limits.saving * self._has_unsaved_steps
+            self._save_deadline = time.monotonic() + (self.limits.saving if self._has_unsaved_steps else 0.0)
             self._last_ping = 0.0  # the command to save takes the place of the next ping
 
         try:

@@ -81,7 +81,7 @@ def method_name(method: str) -> str:
     """Return the name of a method in manifests. For a file, it contains the beginning of the checksum."""
     if method.endswith(".npy"):
         if not (file := Path(method)).is_file():
-            raise InputError(f"--method {method}: there is no such file")
+            raise InputError(f"--method {method}: there is no such file", "Use kaminpar, random or an existing file.")
         return f"file-{sha256_of(file)[:12]}"
     if method not in ("kaminpar", "random"):
         remedy = "Use --method kaminpar, random or FILE.npy. Lesson 04 calls DGL's METIS itself."

@@ -1,7 +1,7 @@
 """A cache of remote feature rows that evicts the row whose next use is furthest away.
 
 Batches are sampled before their rows are pulled, so the next uses of a row are known. A full cache keeps the rows
-that are needed soonest (Belady, IBM Systems Journal 5, 1966). No other rule pulls fewer rows.
+that are needed soonest (Belady, IBM Systems Journal 5, 1966). If all batches are announced, no rule pulls fewer rows.
 
 Each batch goes through ``announce``, ``request`` (two at a time) and ``receive_rows``. A slot is a row's position:
 
@@ -21,11 +21,11 @@ from dgl.distributed import DistTensor, GraphPartitionBook
 from dgl.distributed.kvstore import PullRequest
 from torch import Tensor
 
-from tutorial_lib.sampling.rpc import receive_responses, send_requests
+from tutorial_lib.sampling.neighbors import receive_responses, send_requests
 
 ABSENT = -1
 NEVER = 2**31 - 1  # next use of a row that no announced batch needs
-LOOK_AHEAD = 8  # batches. Large batches need three, see benchmarks/RESULTS.md. With 16, small ones pull 3 % fewer rows
+LOOK_AHEAD = 8  # batches. Measured needs are 0 to 21 (benchmarks/RESULTS.md). With 16, small batches pull 4 % fewer
 
 
 class Request(NamedTuple):
@@ -73,7 +73,7 @@ class FeatureCache:
     def announce(self, ids: Tensor) -> None:
         """Register the node IDs of the next batch. An ID may occur more than once."""
         self._scratch[ids.long()] = order = torch.arange(len(ids), dtype=torch.int32)
-        unique_ids = ids[torch.index_select(self._scratch, 0, ids) == order].long()
+        unique_ids = ids[torch.index_select(self._scratch, 0, ids) == order].long()  # one of several equal IDs
         self._scratch[unique_ids] = ABSENT
         slots = torch.index_select(self.slot_of, 0, unique_ids)
         self._announced.append((unique_ids[(slots < 0) | (slots >= self.num_local_rows)], ids, len(unique_ids)))
@@ -85,7 +85,7 @@ class FeatureCache:
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
         num_fitting = min(len(absent), self.capacity - self.used)
         positions = torch.arange(self.used, self.used + len(absent))
-        positions[num_fitting:] += self.capacity - self.used - num_fitting
+        positions[num_fitting:] += self.capacity - self.used - num_fitting  # the other rows are behind the cache
         self.slot_of[absent] = (self.num_local_rows + positions).int()
         self._cached[self.used : self.used + num_fitting] = absent[:num_fitting]
         self.used += num_fitting

@@ -28,7 +28,7 @@ from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.models.graphsage import FirstLayer
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.loader import Batch, Loader, read_rows
-from tutorial_lib.sampling.rpc import NeighborSampler
+from tutorial_lib.sampling.neighbors import NeighborSampler
 
 Item = TypeVar("Item")
 CLOSE_SECONDS = 10
@@ -40,14 +40,14 @@ def batch_executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "batches", initializer=lambda: (torch.set_num_threads(1), set_num_threads(1)))
 
 
-def prefetch(items: Generator[Item, None, None], depth: int) -> Generator[Item, None, None]:
-    """Yield the items of a generator that runs in the sampling thread and makes ``depth`` items ahead of their use."""
+def prefetch(items: Generator[Item, None, None], ahead: int) -> Generator[Item, None, None]:
+    """Yield the items of a generator that runs in the sampling thread and makes ``ahead`` items ahead of their use."""
     sentinel = object()
     submit: Any = partial(batch_executor().submit, next, items, sentinel)
     pending = deque([submit()])
     try:
         while (item := pending.popleft().result()) is not sentinel:
-            pending.extend(submit() for _ in range(depth - len(pending)))  # the thread starts before the item is used
+            pending.extend(submit() for _ in range(ahead - len(pending)))  # the thread starts before the item is used
             yield item
             if not pending:
                 pending.append(submit())
@@ -66,16 +66,16 @@ class Pipeline:
     sampler: NeighborSampler
     cache: FeatureCache
     labels: DistTensor  # labels of all nodes of a homogeneous ``DistGraph``, whose servers ran ``serve_if_server``
-    depth: int = 2  # number of batches that are made ahead of their use
+    ahead: int = 2  # number of batches that are made ahead of their use
 
     @classmethod
     def from_graph(
-        cls, graph: DistGraph, features: DistTensor, labels: DistTensor, *, budget: int, hops: int, depth: int = 2
+        cls, graph: DistGraph, features: DistTensor, labels: DistTensor, *, budget: int, hops: int, ahead: int = 2
     ) -> "Pipeline":
         """Copy adjacency of remote nodes, at most half of ``budget`` bytes, and allocate the cache for their rows."""
         sampler = NeighborSampler(graph, budget // 2, hops)
         cache_budget = budget - sampler.remote_bytes
-        return cls(sampler, FeatureCache(features, sampler.book, cache_budget, scratch=sampler.scratch), labels, depth)
+        return cls(sampler, FeatureCache(features, sampler.book, cache_budget, scratch=sampler.scratch), labels, ahead)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class PipelineLoader(Loader[Pipeline, Batch]):
     means: bool = True  # compute the means of the first layer here. Else a batch has a block and the rows of its nodes
 
     def batches(self, epoch: int, start: int = 0) -> Generator[tuple[int, Batch], None, None]:
-        return prefetch(self._make(epoch, start), self.source.depth)
+        return prefetch(self._make(epoch, start), self.source.ahead)
 
     @cached_property
     def _labels(self) -> Tensor:

@@ -19,7 +19,7 @@ class TaskEntry(NamedTuple):
     classes: bool = True  # predictions are classes of the data set, and predictions.csv has their names
     masks: bool = True  # ``train_mask``, ``val_mask`` and ``test_mask``
     edge_ids: bool = False  # original IDs of the edges, which large partitions do not have
-    pipeline: bool = False  # batches of ``sampling.pipeline``, from adjacency without the numbers of the edges
+    pipeline: bool = False  # batches of ``sampling.pipeline``, from adjacency without edge IDs
 
 
 TASKS = {  # the first is the default
@@ -56,13 +56,13 @@ def check_data(name: str, facts: Mapping[str, object]) -> None:
 
 
 def uses_pipeline(config: TrainConfig, samplers: int = 0) -> bool:
-    """Return whether trainers sample from cached adjacency, so that no server needs the number of an edge."""
+    """Return whether trainers sample from cached adjacency, so that no server needs edge IDs."""
     return TASKS[config.task].pipeline and config.loader != "dgl" and not samplers
 
 
 def check_loader(config: TrainConfig, samplers: int) -> None:
     """Raise an InputError for a loader that is not possible."""
-    if config.loader not in ("auto", "dgl", *["pipeline"] * uses_pipeline(config, samplers)):
+    if config.loader not in (("auto", "dgl", "pipeline") if uses_pipeline(config, samplers) else ("auto", "dgl")):
         tasks = " or ".join(name for name, task in TASKS.items() if task.pipeline)
         text = f"--loader {config.loader} with --samplers {samplers} and --task {config.task} is not possible"
         raise InputError(text, f"Use --loader auto, dgl or, for --task {tasks} without sampler processes, pipeline.")

@@ -45,7 +45,7 @@ class NodeTask(Task[Batch, NodeInputs]):
         self.pipeline = None
         local = getattr(shard.graph, "local_partition", None) is not None  # the servers share their memory
         if local and uses_pipeline(config, int(os.environ.get("DGL_NUM_SAMPLER", 0))) and not self.embeddings:
-            settings = {"budget": config.cache, "hops": len(config.fanouts), "depth": config.ahead}
+            settings = {"budget": config.cache, "hops": len(config.fanouts), "ahead": config.ahead}
             self.pipeline = Pipeline.from_graph(shard.graph, self.features, self.labels, **settings)
         self.train_loader, self.val_loader = self._loader(nodes["train"], train=True), self._loader(nodes["val"])
 
@@ -75,7 +75,7 @@ class NodeTask(Task[Batch, NodeInputs]):
 
     def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
-        labels = labels if labels.is_floating_point() else labels.long()  # torch raises an error for floats
+        labels = labels if labels.is_floating_point() else labels.long()  # float labels need another loss
         return F.cross_entropy(model(blocks, rows), labels), len(labels)
 
     def score(self, model: nn.Module, inputs: NodeInputs) -> tuple[int, int]:

@@ -15,8 +15,8 @@ from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.loader import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
+from tutorial_lib.sampling.neighbors import NeighborSampler
 from tutorial_lib.sampling.pipeline import prefetch
-from tutorial_lib.sampling.rpc import NeighborSampler
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_original_id, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, ProgressReporter, local_and_remote_bytes, no_events

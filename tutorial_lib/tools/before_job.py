@@ -62,7 +62,7 @@ def check_import(code: str = IMPORT_CODE, seconds: float = 60.0) -> Finding:
     try:
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        return Finding("import dgl", FAIL, f"did not end within {seconds:g} s", f"Try it by hand: {sys.executable}")
+        return Finding("import dgl", FAIL, f"did not end within {seconds:g} s", f"Run {sys.executable} -c 'import dgl'")
     words = (result.stderr if result.returncode else result.stdout).strip() or describe_exit_code(result.returncode)
     return verdict(result.returncode == 0, "import dgl", words.split("\n")[-1], REINSTALL)
 
@@ -115,7 +115,7 @@ def data(
 @app.command
 def partition(
     *,
-    dataset: Annotated[str, about("Name or path, as for the command data.", "Data")],
+    dataset: Annotated[str, about("Data set, by name or path (see the command data).", "Data")],
     source: Annotated[DataSource, flatten("Data", "name")] = DataSource(),
     parts: Annotated[int, about("Number of parts, one per machine.")],
     out: Annotated[Path, about("Folder to write. A folder with the same partition is reused.")],

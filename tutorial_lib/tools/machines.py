@@ -113,7 +113,7 @@ def on(
     backend = open_running_set(name)
     if machine == "all":
         sys.exit(run_on_all(backend, command))
-    folder = os.path.expanduser("~") if backend.separate else os.getcwd()
+    folder = os.path.expanduser("~") if backend.private_disk_machines else os.getcwd()
     argv = backend.command(backend.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")], folder)
     os.execv(argv[0], argv)  # this process becomes the command, which uses the caller's terminal and gets its signals
 

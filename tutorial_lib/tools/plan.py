@@ -30,7 +30,7 @@ UNSHAPED_BITS_PER_SECOND, LINK_EFFICIENCY = 8e9, 0.8
 COPY_BYTES_PER_SECOND, REQUEST_SECONDS, SECONDS_PER_PEER = 330e6, 3.5e-3, 1.5e-3
 FLOPS, EDGES_PER_SECOND, CORE_EXPONENT = 85e9, 7e6, 0.85  # n cores are n ** CORE_EXPONENT times as fast as one core
 CUT_OF_TWO_PARTS, CUT_EXPONENT = 0.038, 1.1  # the share of cut edges grows with a power of log2(parts)
-NEW_SHARE, DEGREE_SHAPE, MISS_EXPONENT = 0.85, 0.7, 3  # of neighbors, of a gamma distribution, of the uncached share
+NEW_SHARE, DEGREE_SHAPE, MISS_EXPONENT = 0.85, 0.7, 3  # samples per edge, gamma shape of degrees, exponent of misses
 Batch = tuple[list[float], float, float]  # nodes after each hop, edges, and those that end on other machines
 CORES = len(os.sched_getaffinity(0))
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
@@ -41,7 +41,7 @@ class Job:
     """A job that trains GraphSAGE on a graph with one type of nodes, on CPUs."""
 
     nodes: Annotated[int, about("Number of nodes, instead of --dataset.")] = 0
-    edges: Annotated[int, about("Number of edges. Both directions of an edge count.")] = 0
+    edges: Annotated[int, about("Number of directed edges. An undirected edge counts twice.")] = 0
     width: Annotated[int, about("Number of features of a node.", name="--feature-width")] = 100
     classes: Annotated[int, about("Number of classes.")] = 47
     train: Annotated[int, about("Number of training nodes. 0 means 10 % of all nodes.", name="--train-nodes")] = 0
@@ -52,7 +52,7 @@ class Job:
     wire: float | None = None  # bits per second of each machine, or None for no limit
     together: bool = True  # all machines share this computer and its cores
     cores: Annotated[int, about("Cores per machine. With --emulate, cores of all machines.", "Machines")] = CORES
-    cut: Annotated[float | None, about("Share of cut edges, the edge_cut_share of partition.")] = None
+    cut: Annotated[float | None, about("Share of cut edges, which partition prints as edge_cut_share.")] = None
 
     def check_values(self) -> None:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
@@ -91,7 +91,7 @@ class Estimate:
 @app.command
 def plan(
     *,
-    dataset: Annotated[str | None, about("Name or path, as for the command data.", "Data")] = None,
+    dataset: Annotated[str | None, about("Data set, by name or path (see the command data).", "Data")] = None,
     source: Annotated[DataSource, flatten("Data", "name method both_ways")] = DataSource(),
     config: Annotated[TrainConfig, flatten("Training", NOT_IN_PLAN)] = TrainConfig(),
     fanouts: opts.FanoutsOption = "15,10,5",

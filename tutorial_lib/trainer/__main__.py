@@ -15,7 +15,7 @@ if __name__ == "__main__":
     from tutorial_lib.trainer.session import serve_if_server
 
     if FORKSERVER in os.environ:  # servers and trainers share these modules
-        for module in ("dgl", "torch._dynamo", "tutorial_lib.sampling.rpc", "tutorial_lib.tasks.run"):
+        for module in ("dgl", "torch._dynamo", "tutorial_lib.sampling.neighbors", "tutorial_lib.tasks.run"):
             importlib.import_module(module)
     serve_if_server(graphbolt="--use_graphbolt" in sys.argv)  # a server exits here and skips the imports below
 

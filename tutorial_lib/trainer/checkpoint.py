@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class Trainable(Protocol):
-    """What a training needs of a ``tasks.task.Task``, which documents these members."""
+    """The members of ``tasks.task.Task`` that the training loop uses. ``Task`` documents them."""
 
     score_name: ClassVar[str]
     train_loader: Loader
@@ -73,7 +73,7 @@ class CheckpointManager:
     every: int = 1  # number of epochs between two checkpoints
     resume: bool = False
     emit: Emit = no_events
-    stop: Callable[[], bool] = lambda: False  # returns whether the run shall save and end
+    stop: Callable[[], bool] = lambda: False  # returns whether the run must save and end
 
     def __post_init__(self) -> None:
         self.first_of_machine = int(os.environ.get("LOCAL_RANK", 0)) == 0

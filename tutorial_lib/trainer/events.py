@@ -12,8 +12,8 @@ Each event has ``kind``, ``time`` (seconds since 1970, of the end if the event h
     progress      what (validation, evaluation), batches, of, and in an evaluation layer, layers
     epoch*        epoch, loss, seconds, score ("accuracy" or "MRR"), val_score, val_accuracy (null for other scores)
     checkpoint*   epochs, and step of the next epoch. stopped* and resumed* (also damaged) have the same fields
-    evaluation*   score, val_score, test_score, val_accuracy, test_accuracy, scores. evaluating* has no fields
-    warning*      text
+    evaluating*   no fields, before the exact evaluation
+    evaluation*   score, val_score, test_score, val_accuracy, test_accuracy, scores
     failure       exception, message, traceback, and role if it was a sampler
     left          peak_rss (bytes)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed, seed_dgl
 from tutorial_lib.files import JsonObject
-from tutorial_lib.sampling.rpc import SampleRequest, receive_responses
+from tutorial_lib.sampling.neighbors import SampleRequest, receive_responses
 from tutorial_lib.trainer.checkpoint import CheckpointManager, Trainable, TrainState
 from tutorial_lib.trainer.comm import any_rank, barrier, get_rank, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
@@ -97,7 +97,7 @@ def train_epoch(
 ) -> bool:
     """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before."""
     model.train()
-    epoch, steps = len(state.epochs), len(task.train_loader)
+    epoch, steps = state.epoch, len(task.train_loader)
     optimizers = [optimizer, *task.sparse_optimizers]
     timer = StepTimer()
     for step, batch in task.train_loader.batches(epoch, state.step):

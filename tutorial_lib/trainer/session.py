@@ -15,7 +15,7 @@ import dgl
 import torch
 import torch.distributed as dist
 
-import tutorial_lib.sampling.rpc  # noqa: F401  registers our requests in every server and trainer
+import tutorial_lib.sampling.neighbors  # noqa: F401  registers our requests in every server and trainer
 from tutorial_lib.compat.settings import shorten_server_sleep
 from tutorial_lib.launcher.processes import fork_on_request
 from tutorial_lib.trainer.events import EventWriter, span
@@ -56,9 +56,9 @@ def open_session(graph_name: str, *, seed: int = 0) -> Iterator[Session]:
         dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # connects to all servers, so it must come first
         store = connect_store(rank, world_size, timeout)
         dist.init_process_group("gloo", timeout=timeout, store=store, rank=rank, world_size=world_size)
-        own_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
-        torch.manual_seed(own_seed)
-        dgl.seed(own_seed)
+        rank_seed = (seed * 1000 + rank) % 2**31  # DGL takes 32 bits
+        torch.manual_seed(rank_seed)
+        dgl.seed(rank_seed)
         graph = dgl.distributed.DistGraph(graph_name, part_config=os.environ["DGL_CONF_PATH"])
     events.emit("joined", machine=os.environ.get("TUTORIAL_MACHINE", "machine-0"))
     try:
@@ -91,7 +91,7 @@ def leave_process_group() -> None:
 
     A gloo thread may still hold the tensor of the last collective and needs the GIL to free it. torch 2.2 destroys the
     group while it holds the GIL and waits for this thread forever. So the gloo object lives until the process exits,
-    when it is destroyed without the GIL. Earlier, a DistributedDataParallel could destroy it with the GIL.
+    when it is destroyed without the GIL. Otherwise, a DistributedDataParallel could destroy it with the GIL.
     """
     gloo = [dist.group.WORLD._get_backend(torch.device("cpu"))]  # type: ignore
     dist.destroy_process_group()

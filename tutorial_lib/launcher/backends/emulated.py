@@ -84,7 +84,7 @@ class EmulatedBackend(Backend):
         cpus = sorted(os.sched_getaffinity(0))
         shares = [cpus[k::count] or [cpus[k % len(cpus)]] for k in range(count)]  # machines can share a CPU
         self.machines = [Machine(f"machine-{k}", f"{SUBNET}.{k + 1}", cpus=tuple(shares[k])) for k in range(count)]
-        self.separate = list(self.machines) if own_disks else []  # machines with private disks
+        self.private_disk_machines = list(self.machines) if own_disks else []  # machines with private disks
         self.traits = Traits(copy_to=COPY_TO if own_disks else None, killed_hint=KILLED_HINT)
 
     def on_disk(self, machine: Machine, path: Path | str) -> Path:
@@ -94,7 +94,7 @@ class EmulatedBackend(Backend):
     def __enter__(self) -> "EmulatedBackend":
         request: JsonObject = {"rate": self.rate, "shm_bytes": self.shm_bytes}
         request["machines"] = {machine.name: machine.address for machine in self.machines}
-        request["layers"] = {machine.name: _list_layers(self.private) for machine in self.separate}
+        request["layers"] = {machine.name: _list_layers(self.private) for machine in self.private_disk_machines}
         request["registration"] = self.registration and self.registration.name
         inherited = [self.registration.fileno()] if self.registration else []
         # The daemon ends when its standard input ends. A reader of our standard error would wait for the daemon.
@@ -123,7 +123,7 @@ class EmulatedBackend(Backend):
 
     def popen(self, machine: Machine, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen:
         # As over ssh, a command starts in / because Python imports from its working directory.
-        cwd = kwargs.pop("cwd", None) or ("/" if machine in self.separate else Path.cwd())
+        cwd = kwargs.pop("cwd", None) or ("/" if machine in self.private_disk_machines else Path.cwd())
         return subprocess.Popen(self.command(machine, argv, cwd), start_new_session=True, **kwargs)
 
     def command(self, machine: Machine, argv: Sequence[str], cwd: str | Path, *, as_user: bool = False) -> list[str]:
@@ -133,7 +133,7 @@ class EmulatedBackend(Backend):
         return [sys.executable, "-I", "-S", namespaces.__file__, json.dumps(request), *map(str, argv)]
 
     def rsync_shell(self, machine: Machine) -> list[str]:
-        return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.separate else []
+        return self.command(machine, ["sh", "-c", 'eval "$*"'], "/") if machine in self.private_disk_machines else []
 
     def machine(self, name: str) -> Machine:
         if matches := [machine for machine in self.machines if machine.name == name]:

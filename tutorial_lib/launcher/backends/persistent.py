@@ -169,7 +169,7 @@ def _write_ssh_config(backend: EmulatedBackend) -> str:
     lines = [f"User {pwd.getpwuid(os.getuid()).pw_name}", f"IdentityFile {folder}/key", "IdentitiesOnly yes"]
     lines += ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", "LogLevel ERROR"]
     for machine in backend.machines:
-        if machine in backend.separate:
+        if machine in backend.private_disk_machines:
             shutil.copytree(folder, backend.on_disk(machine, folder))
         proxy = backend.command(machine, [sshd, "-i", "-f", f"{folder}/sshd_config"], "/", as_user=True)
         lines += [f"Host {machine.name} {machine.address}", f"    ProxyCommand {shlex.join(proxy).replace('%', '%%')}"]

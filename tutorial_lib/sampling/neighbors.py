@@ -1,7 +1,7 @@
 """Sample in-neighbors from adjacency lists on this machine, and through the DGL servers of other machines.
 
-``send_requests`` does not wait, and ``receive_responses`` accepts responses in any order. DGL's functions treat any
-message as theirs. Never call them while such a request is outstanding. Servers import this module before they serve.
+``send_requests`` does not wait, and ``receive_responses`` accepts responses in any order. DGL's RPC functions take
+such a response for theirs, so never call them while a request is outstanding. Servers import this module first.
 
 At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
 far as a budget allows. For all other remote nodes the servers of their machine sample. If the copied lists depended on
@@ -29,13 +29,13 @@ RESPONSE_SECONDS = 120.0
 NODES_PER_REQUEST = 8192
 EDGES_AT_ONCE = 8 * 2**20
 Value = TypeVar("Value")
-AdjacencyChunks = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or places of nodes, neighbor counts, all neighbors
+AdjacencyChunks = list[tuple[Tensor, Tensor, Tensor]]  # int64 IDs or positions of nodes, neighbor counts, neighbors
 Neighbors = tuple[Tensor, Tensor]  # in CSC format: int32 index pointer (D + 1,), int32 or int64 global node IDs (E,)
 _arrived: dict[int, rpc.RPCMessage] = {}  # received before a caller waited for them, by sequence number
 
 
 def send_requests(book: GraphPartitionBook, ids: Tensor, make: Callable[[Tensor], rpc.Request]) -> dict[int, Tensor]:
-    """Send a request to each owner of some node IDs. Return their positions by the number of the request."""
+    """Send one request to each owner of the node IDs. Return the positions of its IDs by sequence number."""
     part_of = book.nid2partid(ids)
     positions = [(part, (part_of == part).nonzero().flatten()) for part in part_of.unique().tolist()]
     requests = [(part, make(ids[index])) for part, index in positions]
@@ -64,7 +64,7 @@ def receive_responses(sent: Mapping[int, Value], description: str) -> list[tuple
 class SampleRequest(rpc.Request, rpc.Response):
     """Seeds a server, which then samples in-neighbors of some nodes of its part and responds with the same class."""
 
-    value: int  # the seed
+    seed: int  # of DGL's generators
     ids: Tensor | None = None  # int64 global IDs. Without them, the server only seeds its generators
     fanout: int = -1  # neighbors per node, or -1 for all
     sources: Tensor | None = None  # response: int32 or int64 global IDs of the neighbors, in the order of the nodes
@@ -78,9 +78,9 @@ class SampleRequest(rpc.Request, rpc.Response):
 
     def process_request(self, server_state: ServerState) -> "SampleRequest":
         part, book = server_state.graph, server_state.partition_book
-        dgl.seed(self.value)
+        dgl.seed(self.seed)
         if graphbolt := hasattr(part, "csc_indptr"):  # the format of the part
-            dgl.graphbolt.seed(self.value)
+            dgl.graphbolt.seed(self.seed)
         if self.ids is None:
             return self
         indptr, indices, global_ids = in_edges(part)
@@ -94,7 +94,7 @@ class SampleRequest(rpc.Request, rpc.Response):
             neighbors = sampling.process_request(server_state).global_src
             counts = counts.clamp(max=self.fanout)
         sources = neighbors.to(id_type(int(neighbors.max()) if len(neighbors) else 0))
-        return SampleRequest(self.value, sources=sources, counts=counts.int())
+        return SampleRequest(self.seed, sources=sources, counts=counts.int())
 
 
 rpc.register_service(SAMPLE_SERVICE_ID, SampleRequest, SampleRequest)
@@ -127,7 +127,7 @@ class NeighborSampler:
         ids = self.book.partid2nids(self.book.partid)
         self.local_range = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
         self.dtype, self._seed, self._hop = id_type(n), 0, 0
-        self.scratch = torch.full((n,), -1, dtype=torch.int32)  # also between calls. The feature cache shares it
+        self.scratch = torch.full((n,), -1, dtype=torch.int32)  # all -1 between calls. The feature cache shares it
         indptr, indices, global_ids = in_edges(graph.local_partition)
         indptr = indptr[: len(ids) + 1].long()
         sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
@@ -194,7 +194,7 @@ class NeighborSampler:
         return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
 
     def _most_used(self, sources: Tensor, rounds: int, budget: int) -> AdjacencyChunks:
-        """Fetch lists of the remote nodes among some sources, the most used first, then of their remote neighbors."""
+        """Fetch the adjacency of remote nodes, the most used sources first, then of their remote neighbors."""
         lists, fetched = [], torch.empty(0, dtype=torch.int64)
         for _ in range(rounds):
             outside = sources[(sources < self.local_range.start) | (sources >= self.local_range.stop)]

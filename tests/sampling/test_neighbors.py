@@ -8,8 +8,8 @@ import torch
 from row_support import FakeCluster
 
 from tutorial_lib.errors import WaitedTooLong
-from tutorial_lib.sampling import rpc
-from tutorial_lib.sampling.rpc import SampleRequest, receive_responses
+from tutorial_lib.sampling import neighbors
+from tutorial_lib.sampling.neighbors import SampleRequest, receive_responses
 
 NEIGHBORS = {0: [3, 4], 1: [], 2: [4, 0, 1], 3: [1, 5], 4: [2], 5: []}
 
@@ -24,8 +24,8 @@ def test_ids_are_sent_in_32_bits_if_they_fit(monkeypatch, far):
 
 
 def test_server_without_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(rpc, "RESPONSE_SECONDS", 2.5)
-    monkeypatch.setattr(rpc.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
+    monkeypatch.setattr(neighbors, "RESPONSE_SECONDS", 2.5)
+    monkeypatch.setattr(neighbors.rpc, "recv_rpc_message", lambda ms: time.sleep(ms / 1000))  # as DGL: None, in time
     what = "rows: response 1 of 2 from the DGL servers of other machines"
     with pytest.raises(WaitedTooLong, match=f"waited 2.5 s for {what}"):
         receive_responses({7: 0, 8: 1}, "rows")
