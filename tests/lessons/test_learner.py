@@ -18,7 +18,7 @@ NOT_YET = re.compile(r"(\w+)\.py: not yet\. 0 of (\d+) tests pass\.\n.*", re.DOT
 LESSONS = "0[0-8]_*.ipynb"
 # Cells that print a free choice of the learner: sampled neighbors, the order of an epoch, the rows of each rank
 FREE = re.compile(r"sample_csc\(.*generator\)|sample_blocks\(sample_plain|random_epoch\(torch|no average., 3\)")
-NO_PIECE = re.compile(r"rank_memory|bolt_copies\.py|bolt_traps\.py")  # long cells that run only the course's code
+NO_PIECE = re.compile(r"bolt_copies\.py|bolt_traps\.py")  # long cells that run only the course's code
 CORRECT = (
     "\\1.py: correct. All \\2 tests pass.\n"
     'The lessons use your \\1.py. restore("\\1") brings the course\'s file back.\n'
