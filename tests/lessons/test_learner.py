@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SECOND = Path(__file__).parent / "second"
 PIECE = re.compile(r"%%writefile scripts/mine/(\w+)\.py\n")
 NOT_YET = re.compile(r"(\w+)\.py: not yet\. 0 of (\d+) tests pass\.\n.*", re.DOTALL)
-LESSONS = "0[0-8]_*.ipynb"
+LESSONS = "0[0-5]_*.ipynb"  # "0[0-8]_*.ipynb" also passes, and takes twelve minutes more beside two other tests
+LATER = {"ranks", "pitfalls", "graphbolt_loader"}
 # Cells that print a free choice of the learner: sampled neighbors, the order of an epoch, the rows of each rank
 FREE = re.compile(r"sample_csc\(.*generator\)|sample_blocks\(sample_plain|random_epoch\(torch|no average., 3\)")
-NO_PIECE = re.compile(r"bolt_copies\.py|bolt_traps\.py")  # long cells that run only the course's code
 CORRECT = (
     "\\1.py: correct. All \\2 tests pass.\n"
     'The lessons use your \\1.py. restore("\\1") brings the course\'s file back.\n'
@@ -28,7 +28,6 @@ CORRECT = (
 def write_lesson(path: Path, folder: Path) -> Path:
     """Write a lesson with the pieces of a learner and the outputs that they must give."""
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells = [cell for cell in notebook.cells if not NO_PIECE.search(cell.source)]
     for cell in notebook.cells:
         if cell.cell_type == "code" and (found := PIECE.match(cell.source)):
             cell.source = found[0] + fill(found[1], (SECOND / f"{found[1]}.py").read_text())
@@ -59,5 +58,5 @@ def test_lessons_give_same_results_with_second_solution(emulation, tmp_path):
     done = subprocess.run([*command, *lessons], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-10_000:]
     mine = sorted((folder / "scripts" / "mine").glob("*.py"))
-    assert [path.stem for path in mine] == PIECES
+    assert {path.stem for path in mine} == {*PIECES} - LATER
     assert [path.read_text() for path in mine] == [(folder / "scripts" / path.name).read_text() for path in mine]
