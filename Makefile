@@ -12,7 +12,7 @@ help:
 	@echo "make run           train on two emulated machines (about a minute after the installation)"
 	@echo "make test          run all tests and notebooks on every core"
 	@echo "make venv          install the packages without running anything"
-	@echo "make test-quick    run the tests without jobs and notebooks (two minutes)"
+	@echo "make test-quick    run the tests without jobs and notebooks (a few minutes)"
 	@echo "make mutants       insert one bug at a time into a copy of the code, and list the bugs that no test detects"
 	@echo "make test-browser  test JupyterLab as make lab opens it, in headless Chromium"
 	@echo "make test-modern   train and run an unchanged script on the modern stack"
