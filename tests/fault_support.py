@@ -74,7 +74,7 @@ class JobRun:
         with self.agents:
             if not self.check:
                 self.coordinator.check_machines = lambda: self.agents.prepare(self.coordinator.spec)  # type: ignore
-            return self.job_run.run_job()
+            return self.coordinator.run_job()
 
 
 def run_checks(cluster: Backend, plan: DglJob) -> Findings:
