@@ -97,7 +97,7 @@ def train_epoch(
 ) -> bool:
     """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before."""
     model.train()
-    epoch, steps = state.epoch, len(task.train_loader)
+    epoch, steps = len(state.epochs), len(task.train_loader)
     optimizers = [optimizer, *task.sparse_optimizers]
     timer = StepTimer()
     for step, batch in task.train_loader.batches(epoch, state.step):
