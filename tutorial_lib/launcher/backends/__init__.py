@@ -49,7 +49,7 @@ class Backend(contextlib.AbstractContextManager["Backend"], Protocol):
         return []
 
     def __exit__(self, *_exc: object) -> None:
-        """End what remains after ``Agents`` has ended the processes that it started."""
+        """Stop the machines. ``Agents`` has already ended the processes that it started."""
 
 
 def find_first_free_port(count: int) -> int:

@@ -32,7 +32,7 @@ def run_next_sitecustomize():
 
 
 def find_role():
-    """Return (role, local_index) of this process on its machine, or (None, None) if it is not a process of the job."""
+    """Return the role and the local index of this process, or (None, None) for a process outside the job."""
     if "--multiprocessing-fork" in sys.orig_argv:  # spawned by a rank
         roles = json.loads(os.environ.get("TUTORIAL_WORKER_ROLES", "{}"))
         matching = [role for name, role in roles.items() if os.environ.get(name, "0") != "0"]
