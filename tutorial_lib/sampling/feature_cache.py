@@ -57,7 +57,9 @@ class FeatureCache:
         self.rows = torch.empty((self.capacity, *self.shape[1:]), dtype=self.dtype)  # rows of other machines
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.num_local_rows, dtype=torch.int32)
-        self.used = self.num_requested = self.hits = 0  # cached rows, remote rows that batches needed, and those cached
+        self.used = 0  # cached rows
+        self.num_requested = 0  # remote rows that all batches needed
+        self.hits = 0  # those of them that were in the cache
         self.last_batch_counts = 0, 0  # distinct rows of the last batch that were on this machine and that were pulled
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
@@ -76,7 +78,8 @@ class FeatureCache:
         unique_ids = ids[torch.index_select(self._scratch, 0, ids) == order].long()  # one of several equal IDs
         self._scratch[unique_ids] = ABSENT
         slots = torch.index_select(self.slot_of, 0, unique_ids)
-        self._announced.append((unique_ids[(slots < 0) | (slots >= self.num_local_rows)], ids, len(unique_ids)))
+        is_remote = (slots < 0) | (slots >= self.num_local_rows)
+        self._announced.append((unique_ids[is_remote], ids, len(unique_ids)))
 
     def request(self) -> None:
         """Request the missing rows of the first announced batch. No row moves until the next ``receive_rows``."""
@@ -93,7 +96,8 @@ class FeatureCache:
         slots = torch.index_select(self.slot_of, 0, ids)
         key = self.store.kvstore_key
         sent = send_requests(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
-        self._requests.append(Request(slots, (rows, len(remote), len(absent)), positions, moves, sent))
+        counts = (rows, len(remote), len(absent))
+        self._requests.append(Request(slots, counts, positions, moves, sent))
 
     def receive_rows(self, ids: Tensor | None = None) -> Tensor:
         """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call."""

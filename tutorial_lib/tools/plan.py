@@ -21,16 +21,25 @@ from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
-# Bytes of each process without a graph, and of the pages that all processes of a machine share
-SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES, SHARED_BYTES = 0.44e9, 0.46e9, 0.45e9, 0.42e9
+# Bytes of each process without a graph
+SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES = 0.44e9, 0.46e9, 0.45e9
+SHARED_BYTES = 0.42e9  # of the pages that all processes of a machine share
 BYTES_PER_SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}  # of a part, while a server loads it and afterwards
-BYTES_PER_SERVER_NODE, BYTES_PER_TRAINER_NODE, BYTES_PER_TRAINER_EDGE, ID_BYTES, ACTIVATION_BYTES = 24, 8, 12, 8, 48
+BYTES_PER_SERVER_NODE = 24
+BYTES_PER_TRAINER_NODE, BYTES_PER_TRAINER_EDGE = 8, 12
+ID_BYTES = 8  # of a node ID in a request
+ACTIVATION_BYTES = 48  # of each output of a layer, with its gradient and its copies
 ASSIGN_BYTES_PER_EDGE, WRITE_BYTES_PER_EDGE = 21, 42  # of KaMinPar, and of the writer of the parts
-UNSHAPED_BITS_PER_SECOND, LINK_EFFICIENCY = 8e9, 0.8
-COPY_BYTES_PER_SECOND, REQUEST_SECONDS, SECONDS_PER_PEER = 330e6, 3.5e-3, 1.5e-3
-FLOPS, EDGES_PER_SECOND, CORE_EXPONENT = 85e9, 7e6, 0.85  # n cores are n ** CORE_EXPONENT times as fast as one core
+UNSHAPED_BITS_PER_SECOND = 8e9  # between emulated machines without a limit
+LINK_EFFICIENCY = 0.8  # share of the bandwidth that the rows get
+COPY_BYTES_PER_SECOND = 330e6  # of a core that serves or receives rows
+REQUEST_SECONDS, SECONDS_PER_PEER = 3.5e-3, 1.5e-3  # of a request, and more for each further machine
+FLOPS, EDGES_PER_SECOND = 85e9, 7e6  # of a core that trains, and of a core that samples
+CORE_EXPONENT = 0.85  # n cores are n ** CORE_EXPONENT times as fast as one core
 CUT_OF_TWO_PARTS, CUT_EXPONENT = 0.038, 1.1  # the share of cut edges grows with a power of log2(parts)
-NEW_SHARE, DEGREE_SHAPE, MISS_EXPONENT = 0.85, 0.7, 3  # samples per edge, gamma shape of degrees, exponent of misses
+NEW_SHARE = 0.85  # share of the sampled edges that can lead to a new node
+DEGREE_SHAPE = 0.7  # shape of the gamma distribution of the degrees
+MISS_EXPONENT = 3  # the share of misses is a power of the share of rows that do not fit into the cache
 Batch = tuple[list[float], float, float]  # nodes after each hop, edges, and those that end on other machines
 CORES = len(os.sched_getaffinity(0))
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
