@@ -123,7 +123,6 @@ lock: venv
 	uv pip compile --universal --fork-strategy fewest --python-version 3.10 --generate-hashes \
 	  --no-emit-index-url --no-header --extra lessons --extra dev --upgrade --overrides requirements-modern.in pyproject.toml \
 	  -o requirements-modern.lock
-	$(PY) scripts/make_environment_yml.py
 
 clean:
 	@STACK=default sh scripts/make_venv.sh remove
