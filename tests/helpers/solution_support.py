@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 IMPORTS = (ast.Import, ast.ImportFrom)
 # A magic, a command, or a command of which the lines are kept.
 NO_PYTHON = re.compile(r"^([ \t]*)(?:%|!|\w+ = !).*$", re.MULTILINE)
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """Return the output of a checker for an answer."""
-    check(answer)
-    return capsys.readouterr().out
 
 
 def assert_not_yet(printed: str, complaint: str) -> None:
@@ -69,6 +63,13 @@ def answer_tests(
 def code_cells(folder: Path, lesson: str) -> list[str]:
     (path,) = folder.glob(f"{lesson}_*.ipynb")
     return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def read_program(lesson: str, name: str) -> str:
+    """Return the program that the solution notebook of a lesson writes to scripts/NAME."""
+    start = f"%%writefile scripts/{name}\n"
+    (source,) = [cell for cell in code_cells(NOTEBOOKS / "solutions", lesson) if cell.startswith(start)]
+    return source.removeprefix(start) + "\n"
 
 
 def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:

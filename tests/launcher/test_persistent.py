@@ -50,7 +50,7 @@ def commands_on(machine: str) -> str:
 REACHES = """
 import errno, psutil, socket
 s = socket.socket()
-s.settimeout(10)  # a lost packet is sent again after a second; behind a cut cable the kernel gives up after three
+s.settimeout(10)  # the kernel repeats a lost packet after one second, and gives up after three
 print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, psutil.net_if_stats()["eth0"].isup)
 """
 
@@ -134,7 +134,7 @@ def test_default_name_is_the_only_running_cluster(running, words, says, run_here
 
 
 def test_shell_uses_terminal_of_caller(lab):
-    """It manages jobs, passes Ctrl-C to the program, and exits without waiting for background jobs."""
+    """The shell manages jobs, passes Ctrl-C to the program, and exits without waiting for background jobs."""
     restore_default_signals = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a test in the background ignores it
     options = {"timeout": 60, "encoding": "utf-8", "preexec_fn": restore_default_signals}
     shell = pexpect.spawn(sys.executable, [*PROGRAM[1:], "on", "machine-0", "bash"], **options)

@@ -21,7 +21,7 @@ SCRIPTS = ROOT / "notebooks" / "scripts"
 PIECES = sorted(path.stem.removeprefix("test_") for path in (SCRIPTS / "tests").glob("test_*.py"))
 WRONG = yaml.safe_load((Path(__file__).parent / "wrong.yaml").read_text())
 # Runs the public tests on each of the given folders until one fails, in forks of one process that has imported DGL.
-# Tests that name the changed function come first: a wrong body mostly fails there, and the other tests need no time.
+# Tests that name the changed function run first. A wrong body usually fails there, so the other tests do not run.
 DRIVER = """
 import inspect, os, signal, sys
 import dgl, pytest, torch, torch._dynamo  # the first optimizer would import _dynamo in each fork
