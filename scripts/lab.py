@@ -47,7 +47,7 @@ def read_originals(notebooks: Path) -> dict[str, bytes]:
     contents = {}
     for path in [*notebooks.glob("*.ipynb"), *notebooks.glob("*.md"), *notebooks.glob("solutions/*.ipynb"), *programs]:
         name = path.relative_to(notebooks).as_posix()
-        if name.startswith(outputs) or "__pycache__" in name or re.match(r"scripts/mine/.*\.py$", name):
+        if name.startswith(outputs) or "__pycache__" in name or re.match(r"scripts/mine/.*\.(py|sbatch)$", name):
             continue
         content = path.read_bytes()
         if path.suffix != ".py":

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from make_holes import CELL, NOTEBOOKS, body_lines, functions
+from make_holes import CELL, NOTEBOOKS, hole_lines
 
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_A_LINE = 200, 15, 3
 
@@ -37,8 +37,9 @@ def count_words(text: str) -> int:
 
 
 def code_lines(text: str) -> list[str]:
-    """Return the lines that are neither empty nor comments."""
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    """Return the lines that are neither empty nor comments. For sbatch, a line with #SBATCH is not a comment."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line and (not line.startswith("#") or line.startswith("#SBATCH"))]
 
 
 def lines_in_holes(cell: dict[str, Any]) -> int:
@@ -46,9 +47,8 @@ def lines_in_holes(cell: dict[str, Any]) -> int:
     header = CELL.match("".join(cell["source"]) + "\n")
     if not header:
         return 0
-    lines = (NOTEBOOKS / "scripts" / f"{header[2]}.py").read_text().splitlines()
-    known = functions("\n".join(lines))
-    spans = [body_lines(known[name]) for name in cell["metadata"]["holes"]]
+    source = (NOTEBOOKS / "scripts" / f"{header[2]}{header[4]}").read_text()
+    lines, spans = source.splitlines(), hole_lines(source, cell["metadata"]["holes"])
     return sum(len(code_lines("\n".join(lines[first - 1 : last]))) for first, last in spans)
 
 

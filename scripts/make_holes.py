@@ -7,6 +7,8 @@
 ``"holes": ["mean_of_neighbors", "GraphSAGE.forward"]``. The body of a hole is replaced by ``...``. A cell of a solution
 starts with ``%%writefile scripts/mine/<piece>_solution.py`` and has no holes. --check writes nothing, names the stale
 notebooks, and exits with 1 if one is stale.
+
+In a batch script (``<piece>.sbatch``), a hole is the lines between ``# hole: NAME`` and ``# end of hole``.
 """
 
 import argparse
@@ -18,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
-CELL = re.compile(r"(%%writefile scripts/mine/(\w+?)(_solution)?\.py)\s")
-HOLE = "...  # your code here"
+CELL = re.compile(r"(%%writefile scripts/mine/(\w+?)(_solution)?(\.py|\.sbatch))\s")
+HOLE, HOLE_OF_A_SCRIPT = "...  # your code here", "# your lines here"
 
 
 def functions(source: str) -> dict[str, ast.FunctionDef]:
@@ -47,19 +49,39 @@ def body_lines(function: ast.FunctionDef) -> tuple[int, int]:
     return function.body[0].end_lineno + 1, last
 
 
-def make_holes(source: str, holes: list[str]) -> str:
-    """Return the source of a piece, where ``...`` replaces the bodies (and their comments) of some functions.
+def marked_lines(script: str) -> dict[str, tuple[int, int]]:
+    """Return the numbers of the first and the last line of each hole of a batch script."""
+    spans, name, first = {}, "", 0
+    for number, line in enumerate(script.splitlines(), 1):
+        if found := re.match(r"# hole: (\w+)$", line):
+            name, first = found[1], number + 1
+        elif line == "# end of hole":
+            spans[name] = first, number - 1
+    return spans
+
+
+def hole_lines(source: str, holes: list[str]) -> list[tuple[int, int]]:
+    """Return the numbers of the first and the last line of some holes of a piece.
 
     Raises:
-        ValueError: the source has no function of this name, or the function has no docstring.
+        ValueError: the piece has no hole of this name, or its function has no docstring.
     """
-    known = functions(source)
-    if missing := set(holes) - set(known):
-        raise ValueError(f"the piece has no function {', '.join(sorted(missing))}, only {', '.join(known)}")
+    spans, known = marked_lines(source), {} if source.startswith("#!") else functions(source)
+    if missing := set(holes) - {*spans, *known}:
+        raise ValueError(f"the piece has no function {', '.join(sorted(missing))}, only {', '.join(known or spans)}")
+    return [spans[name] if name in spans else body_lines(known[name]) for name in holes]
+
+
+def make_holes(source: str, holes: list[str]) -> str:
+    """Return the source of a piece, where ``...`` (in a script, a comment) replaces the bodies and comments of holes.
+
+    Raises:
+        ValueError: the piece has no hole of this name, or its function has no docstring.
+    """
     lines = source.splitlines()
-    for function in sorted((known[name] for name in holes), key=lambda node: -node.lineno):
-        first, last = body_lines(function)
-        lines[first - 1 : last] = [" " * function.body[0].col_offset + HOLE]
+    for first, last in sorted(hole_lines(source, holes), reverse=True):
+        indent = re.match(" *", next(line for line in lines[first - 1 :] if line))[0]
+        lines[first - 1 : last] = [indent + (HOLE_OF_A_SCRIPT if source.startswith("#!") else HOLE)]
     return "\n".join(lines)
 
 
@@ -69,7 +91,7 @@ def expected_source(cell: dict[str, Any]) -> str | None:
     header = CELL.match(source + "\n")
     if not header:
         return None
-    piece = (NOTEBOOKS / "scripts" / f"{header[2]}.py").read_text().rstrip("\n")
+    piece = (NOTEBOOKS / "scripts" / f"{header[2]}{header[4]}").read_text().rstrip("\n")
     holes = cell["metadata"].get("holes", [])
     if bool(holes) == bool(header[3]):
         raise ValueError(f"{header[1]}: a cell of a lesson lists its holes, and a cell of a solution has none")

@@ -1,7 +1,8 @@
-"""Print the shared memory, the unshared memory of each process, and the network settings of a job on this machine."""
+"""Print the bytes of this node's /dev/shm, and the private bytes of the processes of the job by role."""
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
 import psutil
@@ -10,7 +11,9 @@ found = {"shared": sum(file.stat().st_size for file in Path("/dev/shm").iterdir(
 for process in psutil.process_iter():
     with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended meanwhile
         environment = process.environ()
-        if (role := environment.get("DGL_ROLE")) in ("server", "client"):
-            found.setdefault(role, []).append(process.memory_full_info().uss)
-            found["network"] = {name: text for name, text in environment.items() if name.endswith("_SOCKET_IFNAME")}
+        if "SLURM_JOB_ID" in environment and process.pid != os.getpid():
+            role = environment.get("DGL_ROLE", "others")
+            info = process.memory_full_info()
+            found.setdefault(role, []).append(info.uss)
+            found.setdefault(f"{role} names", []).append(process.name())
 print(json.dumps(found))

@@ -15,8 +15,8 @@ LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.i
 
 STATUS = re.compile(r"run|exercise|GPU|CPU only|text only|not possible: .+")
 SOURCES = re.compile(r"([1-4+](, [1-4+])*)?")
-PROGRAM = re.compile(r"%%writefile scripts/(?:mine/)?(\w+)\.py\n")
-PIECE = re.compile(r"%%writefile scripts/mine/(\w+)\.py\n")
+PROGRAM = re.compile(r"%%writefile scripts/(?:mine/)?(\w+)\.(?:py|sbatch)\n")
+PIECE = re.compile(r"%%writefile scripts/mine/(\w+\.(?:py|sbatch))\n")
 
 
 class Row(NamedTuple):
@@ -56,7 +56,7 @@ def source_of(cell: dict[str, Any]) -> str:
     """Return a code cell without comments, and a piece without its holes."""
     source = "".join(cell["source"])
     if found := PIECE.match(source):
-        source = found[0] + (NOTEBOOKS / "scripts" / f"{found[1]}.py").read_text()
+        source = found[0] + (NOTEBOOKS / "scripts" / found[1]).read_text()
     return re.sub(r"^\s*#.*\n?", "", source, flags=re.MULTILINE)
 
 
@@ -144,10 +144,10 @@ def test_stubs_fail_and_solutions_pass(number):
     """Each exercise and piece is unfinished in the lesson and correct in the solution, by the committed outputs."""
     stub, solution = (outputs_of(folder / LESSONS[number].name) for folder in (NOTEBOOKS, NOTEBOOKS / "solutions"))
     # Lesson 00 shows a wrong answer and its correction first; the last word on each exercise counts.
-    verdicts = dict(re.findall(r"^(Exercise \d+|\w+\.py): (not yet|correct)", stub, flags=re.MULTILINE))
+    verdicts = dict(re.findall(r"^(Exercise \d+|\w+\.(?:py|sbatch)): (not yet|correct)", stub, flags=re.MULTILINE))
     assert len(verdicts) >= 2
     assert set(verdicts.values()) == {"not yet"}
-    solved = dict(re.findall(r"^(Exercise \d+|\w+\.py): (not yet|correct)", solution, flags=re.MULTILINE))
+    solved = dict(re.findall(r"^(Exercise \d+|\w+\.(?:py|sbatch)): (not yet|correct)", solution, flags=re.MULTILINE))
     assert solved == dict.fromkeys(verdicts, "correct")
 
 

@@ -19,6 +19,7 @@ from support.estimates import compare_estimate
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "notebooks" / "scripts"
 PIECES = sorted(path.stem.removeprefix("test_") for path in (SCRIPTS / "tests").glob("test_*.py"))
+BATCH_SCRIPTS = {"job_sbatch": "job.sbatch"}  # pieces that are not modules
 WRONG = yaml.safe_load((Path(__file__).parent / "wrong.yaml").read_text())
 # Runs the public tests on each of the given folders until one fails, in forks of one process that has imported DGL.
 # Tests that name the changed function run first. A wrong body usually fails there, so the other tests do not run.
@@ -39,19 +40,29 @@ for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
 """
 
 
+def file_of(piece: str) -> str:
+    return BATCH_SCRIPTS.get(piece, f"{piece}.py")
+
+
 def holes_of(piece: str) -> list[str]:
     """Return the holes of a piece from the metadata of its cells."""
     found = []
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for cell in json.loads(path.read_text())["cells"]:
-            if "".join(cell["source"]).startswith(f"%%writefile scripts/mine/{piece}.py\n"):
+            if "".join(cell["source"]).startswith(f"%%writefile scripts/mine/{file_of(piece)}\n"):
                 found += cell["metadata"]["holes"]
     return found
 
 
 def fill(piece: str, solution: str) -> str:
     """Replace the bodies of the holes by the bodies of the functions of the same names in a second solution."""
-    lines = (SCRIPTS / f"{piece}.py").read_text().splitlines()
+    lines = (SCRIPTS / file_of(piece)).read_text().splitlines()
+    if piece in BATCH_SCRIPTS:
+        spans, others = (make_holes.marked_lines(text) for text in ("\n".join(lines), solution))
+        for name in sorted(holes_of(piece), key=lambda name: -spans[name][0]):
+            (first, last), (begin, end) = spans[name], others[name]
+            lines[first - 1 : last] = solution.splitlines()[begin - 1 : end]
+        return "\n".join(lines) + "\n"
     others, other_lines = make_holes.functions(solution), solution.splitlines()
     course = make_holes.functions("\n".join(lines))
     for name in sorted(holes_of(piece), key=lambda name: -course[name].lineno):
@@ -67,7 +78,7 @@ def exit_codes(piece: str, sources: list[tuple[str, str]], folder: Path) -> list
     command = [sys.executable, "-c", DRIVER, piece]
     for number, (source, name) in enumerate(sources):
         (path := folder / str(number)).mkdir()
-        (path / f"{piece}.py").write_text(source)
+        (path / file_of(piece)).write_text(source)
         command += [str(path), name]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=SCRIPTS.parent, env=environment, capture_output=True, text=True, timeout=880)
@@ -110,12 +121,12 @@ def test_hole_replaces_only_the_body():
 @pytest.mark.parametrize("piece", PIECES)
 def test_the_public_tests_accept_solutions_and_reject_wrong_bodies(piece, tmp_path):
     """The course's piece and a second solution pass, the holes fail, and each plausible wrong body fails."""
-    source, holes = (SCRIPTS / f"{piece}.py").read_text(), holes_of(piece)
+    source, holes = (SCRIPTS / file_of(piece)).read_text(), holes_of(piece)
     assert sorted(WRONG[piece]) == sorted(holes)
     assert min(len(changes) for changes in WRONG[piece].values()) >= 3
     changes = [(hole, *pair) for hole in holes for change in WRONG[piece][hole] for pair in change.items()]
     assert [old for _, old, _ in changes if source.count(old) == 0] == []
-    second = (Path(__file__).parent / "second" / f"{piece}.py").read_text()
+    second = (Path(__file__).parent / "second" / file_of(piece)).read_text()
     whole = [source, fill(piece, second), make_holes.make_holes(source, holes)]
     wrong = [(source.replace(old, new), hole) for hole, old, new in changes]
     codes = exit_codes(piece, [*((text, holes[0]) for text in whole), *wrong], tmp_path)

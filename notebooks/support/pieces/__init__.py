@@ -3,12 +3,15 @@
 scripts/<piece>.py              the version that the course uses
 scripts/mine/<piece>.py         the learner's file, written by a cell of a lesson
 scripts/tests/test_<piece>.py   its tests, where the docstring of a test is a hint
+
+The name of a batch script has its ending, as in ``job.sbatch``.
 """
 
 import ast
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -28,27 +31,27 @@ def check(piece: str, file: str = "", *, seconds: int = 120) -> None:
     When all tests pass in the folder that ``make lab`` has made, the course uses the learner's version from then on.
 
     Args:
-        piece: name of the piece, such as ``"sage"``.
+        piece: name of the piece, such as ``"sage"`` or ``"job.sbatch"``.
         file: file to test instead of ``scripts/mine/<piece>.py``. The course never uses this file.
         seconds: time limit of all tests.
     """
-    path = Path(file or f"scripts/mine/{piece}.py")
+    path, name = Path(file or f"scripts/mine/{_file(piece)}"), _file(piece)
     try:
         source = path.read_text()
         empty = _empty_functions(source)
         count, results = _run_tests(piece, _with_errors(source, empty), seconds)
     except (OSError, SyntaxError) as error:
-        print(f"{piece}.py: not yet. {type(error).__name__}: {error}")
+        print(f"{name}: not yet. {type(error).__name__}: {error}")
     except RuntimeError as error:
-        print(f"{piece}.py: not yet. {error}")
+        print(f"{name}: not yet. {error}")
     else:
         passed = sum(result["passed"] for result in results)
         if passed == count and not empty:
-            print(f"{piece}.py: correct. All {count} tests pass.")
+            print(f"{name}: correct. All {count} tests pass.")
             if not file and COPIES.exists():
                 _use(piece, path)
         else:
-            print(f"{piece}.py: not yet. {passed} of {count} tests pass.")
+            print(f"{name}: not yet. {passed} of {count} tests pass.")
             if empty:
                 print(f"  not written yet: {', '.join(empty)}")
             _print_failure(results, seconds)
@@ -56,30 +59,40 @@ def check(piece: str, file: str = "", *, seconds: int = 120) -> None:
         _print_version(piece)
 
 
+def _file(piece: str) -> str:
+    return piece if piece.endswith(".sbatch") else f"{piece}.py"
+
+
 def restore(piece: str) -> None:
     """Let the course use its version of a piece again. The file in ``scripts/mine`` stays as it is."""
     if COPIES.exists():
-        _use(piece, COURSE / f"{piece}.py")
+        _use(piece, COURSE / _file(piece))
     _print_version(piece)
 
 
 def _use(piece: str, path: Path) -> None:
-    shutil.copy(path, f"scripts/{piece}.py")
+    shutil.copy(path, f"scripts/{_file(piece)}")
     for name in (piece, f"scripts.{piece}"):  # the next import reads the new file
         sys.modules.pop(name, None)
 
 
 def _print_version(piece: str) -> None:
-    used, course = (folder.joinpath(f"{piece}.py").read_text().rstrip() for folder in (Path("scripts"), COURSE))
+    name = _file(piece)
+    used, course = (folder.joinpath(name).read_text().rstrip() for folder in (Path("scripts"), COURSE))
     if used == course:
-        print(f"The lessons use the course's {piece}.py.")
+        print(f"The lessons use the course's {name}.")
     else:
-        print(f'The lessons use your {piece}.py. restore("{piece}") brings the course\'s file back.')
+        print(f'The lessons use your {name}. restore("{piece}") brings the course\'s file back.')
 
 
 def _empty_functions(source: str) -> dict[str, int]:
-    """Return the functions and methods that the learner has not written yet, with the line of their ``...``."""
+    """Return the functions and methods that the learner has not written yet, with the line of their ``...``.
+
+    In a batch script, these are the holes with the line "# your lines here".
+    """
     empty = {}
+    if source.startswith("#!"):
+        return dict.fromkeys(re.findall(r"^# hole: (\w+)\n# your lines here$", source, re.MULTILINE), 0)
     nodes = [("", node) for node in ast.parse(source).body]
     for prefix, node in nodes:
         if isinstance(node, ast.ClassDef):
@@ -92,7 +105,7 @@ def _empty_functions(source: str) -> dict[str, int]:
 def _with_errors(source: str, empty: dict[str, int]) -> str:
     """Let empty functions raise an error, so that ``check`` can recognize the tests that call them."""
     lines = source.splitlines()
-    for line in empty.values():
+    for line in filter(None, empty.values()):
         lines[line - 1] = lines[line - 1].replace("...", "raise NotImplementedError", 1)
     return "\n".join(lines) + "\n"
 
@@ -104,10 +117,10 @@ def _run_tests(piece: str, source: str, seconds: int) -> tuple[int, list[dict[st
         RuntimeError: pytest could not start the tests, for example because the file raises an error.
     """
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"{piece}.py").write_text(source)
+        Path(folder, _file(piece)).write_text(source)
         paths = shlex.join([folder, str(Path("scripts").resolve())])
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "support.pieces.plugin"]
-        command += ["-o", f"pythonpath={paths}", f"scripts/tests/test_{piece}.py"]
+        command += ["-o", f"pythonpath={paths}", f"scripts/tests/test_{piece.replace('.', '_')}.py"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environment |= {"PIECE_FOLDER": folder, "PIECE_SECONDS": str(seconds), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
