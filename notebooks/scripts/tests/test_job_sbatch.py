@@ -20,7 +20,7 @@ SCRIPT = next(path for folder in sys.path if (path := Path(folder, "job.sbatch")
 FILES = Path("scripts/out/16")
 
 
-def wait_until(condition, seconds=15):
+def wait_until(condition, seconds=10):
     """Wait until the condition is true, or the time is over."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
@@ -54,7 +54,7 @@ class Job:
     def running(self):
         return len(list(self.commands.glob("running-*")))
 
-    def end(self, seconds=15):
+    def end(self, seconds=10):
         """Return the exit code, or None if the script still runs after some seconds."""
         wait_until(lambda: self.process.poll() is not None, seconds)
         return self.process.poll()
@@ -78,6 +78,14 @@ def job(request, tmp_path):
     yield job
     if job.process.poll() is None:
         job.kill()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A job whose servers and trainers run until the end of the tests."""
+    job = Job(tmp_path_factory.mktemp("job")).start()
+    yield job
+    job.kill()
 
 
 def options_of(script):
@@ -120,55 +128,60 @@ COMMON = {
     "DGL_NUM_SERVER": "1",
     "DGL_NUM_SAMPLER": "0",
     "DGL_NUM_CLIENT": "6",
-    "DGL_ROLE": "server",
     "OMP_NUM_THREADS": "1",
     "DGLBACKEND": "pytorch",
     "PYTHONUNBUFFERED": "1",
 }
 
 
-def test_variables_of_servers(job):
+def compare(job, name, expected):
+    """Return the variables of a process that differ, and their expected values."""
+    found = job.calls(name)
+    if len(found) != 1:
+        return f"{len(found)} processes {name}", "1 process"
+    differ = {key for key, value in expected.items() if found[0][1].get(key) != value}
+    return {key: found[0][1].get(key) for key in sorted(differ)}, {key: expected[key] for key in sorted(differ)}
+
+
+def test_variables_of_servers(running):
     """Task k of the step is server k on node k. ``bash -c`` reads SLURM_PROCID in the task if you write \\$."""
-    job.start()
     for number in range(3):
-        got, expected = "server does not run", {**COMMON, "DGL_SERVER_ID": str(number), "SLURM_NODEID": str(number)}
-        for _, env in job.calls(f"server {number}"):
-            got = {name: env.get(name) for name in expected}
+        variables = {**COMMON, "DGL_ROLE": "server", "DGL_SERVER_ID": str(number), "SLURM_NODEID": str(number)}
+        got, expected = compare(running, f"server {number}", variables)
         assert got == expected
 
 
-def test_variables_of_trainers(job):
+def test_variables_of_trainers(running):
     """Each of the six trainers has a rank in the job and a rank on its node, and all have the address of rank 0."""
-    job.start()
+    ranks = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.1.0.3", "MASTER_PORT": "29500"}
     for rank in range(6):
-        expected = {**COMMON, "DGL_ROLE": "client", "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "6"}
-        expected |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.1.0.3", "MASTER_PORT": "29500"}
-        got = "trainer does not run"
-        for _, env in job.calls(f"client {rank}"):
-            got = {name: env.get(name) for name in expected}
+        variables = {**COMMON, **ranks, "DGL_ROLE": "client", "RANK": str(rank), "LOCAL_RANK": str(rank % 2)}
+        got, expected = compare(running, f"client {rank}", variables)
         assert got == expected
 
 
-def test_arguments(job):
+def test_arguments(running):
     """Servers and trainers run $program, which contains the arguments of the script."""
-    job.start()
     for role in ("server 0", "client 5"):
-        got = [words[-2:] for words, _ in job.calls(role)]
+        got = [words[-2:] for words, _ in running.calls(role)]
         expected = [["--num_epochs", "5"]]
         assert got == expected
 
 
-def test_steps_overlap(job):
+def test_steps_overlap(running):
     """Start both steps with --overlap and &. Otherwise the trainers wait for the servers and the servers for them."""
-    job.start()
-    got, expected = job.running(), 9  # three servers and six trainers at the same time
+    got, expected = running.running(), 9  # three servers and six trainers at the same time
     assert got == expected
+
+
+def requeued(job):
+    return [words for words, _ in job.calls("scontrol") if words[0] == "requeue"]
 
 
 def test_success(job):
     """When all processes have ended without an error, the script ends with exit code 0 and requeues nothing."""
     job.start().trainers_end()
-    got, expected = (job.end(), job.calls("scontrol requeue")), (0, [])
+    got, expected = (job.end(), requeued(job)), (0, [])
     assert got == expected
 
 
@@ -178,10 +191,6 @@ def test_failure(job):
     job.start()
     got, expected = job.end() not in (None, 0), True
     assert got == expected
-
-
-def requeued(job):
-    return [words for words, _ in job.calls("scontrol") if words[0] == "requeue"]
 
 
 def test_signal(job):
