@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from support.plots.colors import BLUE, GRAY, INK, LIGHT, ORANGE, SKY
+from support.plots.colors import GRAY, INK, LIGHT, SKY
 from support.plots.shapes import VERMILION, write
-from support.plots.style import figure, legend_above
+from support.plots.style import LOOKS, figure, legend_above
 
 FILLS = {"RUNNING": SKY, "PENDING": "white"}
 SHORT = {"RUNNING": "runs", "PENDING": "waits"}
@@ -28,14 +28,14 @@ def spans(seen: Seen, job: str) -> list[tuple[str, float, float]]:
     return periods
 
 
-def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[float]], kept: int) -> Figure:
+def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[float]], kept: Sequence[int]) -> Figure:
     """Draw the states of jobs over time, and the losses of two jobs, of which the second was interrupted.
 
     Args:
         seen: times, and the state of each job in Slurm at this time.
         names: names of the jobs, from top to bottom.
         losses: losses of the uninterrupted and of the interrupted job.
-        kept: epochs of the second job before its interruption.
+        kept: completed epochs of the second job at each of its interruptions.
     """
     fig, (left, right) = figure(10.5, 2.5, 1, 2, width_ratios=[1.6, 1])
     for row, job in enumerate(names):
@@ -53,9 +53,11 @@ def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[fl
     left.tick_params(axis="y", length=0)
     epochs = range(1, len(losses[0]) + 1)
     right.plot(epochs, losses[0], "-", color=GRAY, label="uninterrupted")
-    right.plot(epochs[:kept], losses[1][:kept], "o", color=BLUE, label="first start")
-    right.plot(epochs[kept:], losses[1][kept:], "s", color=ORANGE, label="second start")
-    right.axvline(kept + 0.5, color=VERMILION, lw=0.8, ls="--")
+    for number, (begin, end) in enumerate(zip([0, *kept], [*kept, len(epochs)], strict=True)):
+        color, marker, _ = LOOKS[number]
+        right.plot(epochs[begin:end], losses[1][begin:end], marker, color=color, label=f"start {number}")
+    for end in kept:
+        right.axvline(end + 0.5, color=VERMILION, lw=0.8, ls="--")
     right.set(xlabel="epoch", ylabel="loss", ylim=(0, None), xticks=list(epochs))
-    legend_above(right, 3)
+    legend_above(right, 4)
     return fig
