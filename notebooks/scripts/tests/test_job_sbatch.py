@@ -40,6 +40,7 @@ class Job:
     def start(self, nodes="node-[3-5]", restarts=0):
         slurm = {"JOB_ID": 7, "JOB_NODELIST": nodes, "JOB_NUM_NODES": 3, "NNODES": 3, "NTASKS": 6, "NPROCS": 6}
         slurm |= {"NTASKS_PER_NODE": 2, "NODELIST": nodes, "RESTART_COUNT": restarts}
+        slurm |= {"PROCID": 0, "LOCALID": 0, "NODEID": 0}  # of the script itself
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("DGL_", "OMP_"))}
         env = {**keep, **{f"SLURM_{name}": str(value) for name, value in slurm.items()}}
         env |= {"SLURM_COMMANDS": str(self.commands), "PATH": f"{self.commands}:{os.environ['PATH']}"}
