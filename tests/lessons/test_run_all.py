@@ -17,6 +17,7 @@ from support.lessons import programs
 from tutorial_lib.launcher.backends import persistent
 
 PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "hostname", "ssh-keygen"]
+PRESENT += ["awk", "cut", "head", "rm", "sleep", "touch"]  # of the batch script in lesson 16
 LESSONS = {
     "09_anatomy_of_a_cluster": ["ps", "ss"],
     "12_finale_ogbn_products": ["ps", "sshd", "rsync"],
