@@ -182,7 +182,7 @@ def requeued(job):
 def test_success(job):
     """When all processes have ended without an error, the script ends with exit code 0 and requeues nothing."""
     job.start().trainers_end()
-    got, expected = (job.end(), requeued(job)), (0, [])
+    got, expected = (job.running(), job.end(), requeued(job)), (9, 0, [])
     assert got == expected
 
 
@@ -240,7 +240,8 @@ if SANDBOX := os.environ.get("SLURM_SANDBOX"):
     def test_in_slurm():
         """Read the log of the job in scripts/out/16, and run ``squeue``. Slurm runs the script on two nodes."""
         settings = ["--num_epochs", "2", "--batch_size", "32", "--hidden", "16"]
-        number = on_node("sbatch", "--parsable", str(SCRIPT), *settings).split()[-1]
+        output = "--output=scripts/out/16/%j.log"
+        number = on_node("sbatch", "--parsable", output, str(SCRIPT), *settings).split()[-1]
 
         def state():
             found = re.search(r"JobState=(\w+)", on_node("scontrol", "show", "job", number))
