@@ -116,6 +116,15 @@ def test_hole_replaces_only_the_body():
             make_holes.make_holes(SOURCE, [name])
 
 
+def test_hole_of_a_batch_script():
+    script = "#!/bin/bash\n# hole: first\necho 1\n\necho 2\n# end of hole\n# hole: second\n:\n# end of hole\n"
+    with_hole = script.replace("echo 1\n\necho 2", "# your lines here").rstrip()
+    assert make_holes.make_holes(script, ["first"]) == with_hole
+    assert pieces._empty_functions(with_hole) == {"first": 0}
+    with pytest.raises(ValueError, match="has no function third, only first, second"):
+        make_holes.make_holes(script, ["third"])
+
+
 @pytest.mark.whole_run
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("piece", PIECES)
