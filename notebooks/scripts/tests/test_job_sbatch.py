@@ -20,7 +20,7 @@ SCRIPT = next(path for folder in sys.path if (path := Path(folder, "job.sbatch")
 FILES = Path("scripts/out/16")
 
 
-def wait_until(condition, seconds=10):
+def wait_until(condition, seconds=15):
     """Wait until the condition is true, or the time is over."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
@@ -49,13 +49,18 @@ class Job:
         for file in self.commands.glob("running-*"):
             file.unlink()
         self.process = subprocess.Popen(command, cwd=self.folder, env=env, **options)
-        wait_until(lambda: self.running() == 9 or self.process.poll() is not None)
+        (self.commands / "calls").touch()
+        wait_until(lambda: self.running() == 9 or self.process.poll() is not None or self.waits(), 60)
         return self
+
+    def waits(self):
+        """Return whether no command has been called for 5 seconds, because the script or a step waits."""
+        return time.time() - (self.commands / "calls").stat().st_mtime > 5
 
     def running(self):
         return len(list(self.commands.glob("running-*")))
 
-    def end(self, seconds=10):
+    def end(self, seconds=15):
         """Return the exit code, or None if the script still runs after some seconds."""
         wait_until(lambda: self.process.poll() is not None, seconds)
         return self.process.poll()
