@@ -1,0 +1,242 @@
+"""Start a DGL job on the machines of a cluster (lesson 09): python cluster.py JOB.json SECONDS."""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
+
+
+@dataclass
+class Job:
+    """Describe a job. Machine m has the servers of part m, and servers and trainers are numbered machine by machine."""
+
+    machines: dict  # name -> IPv4 address, in the order of the parts
+    config: str  # part config, GRAPH.json
+    command: list  # the words that start a server or a trainer, such as ["python3", "train.py"]
+    folder: str  # for the logs
+    remote: str = "sh -c"  # runs a shell command on the machine {}, such as "ssh -tt {}". "sh -c" runs it here
+    servers: int = 1  # on each machine
+    trainers: int = 1  # on each machine
+    samplers: int = 0  # of each trainer
+    port: int = 30050  # of the first server on each machine. The next servers use the next ports
+    ip_config: str = "ip_config.txt"
+    shm: str = "/dev/shm"
+    extra: dict = field(default_factory=dict)  # more variables of all processes
+
+
+def write_ip_config(path, addresses, port):
+    """Write one line "ADDRESS PORT" for each machine."""
+    Path(path).write_text("".join(f"{address} {port}\n" for address in addresses))
+
+
+def environment(job):
+    """Return the variables that all processes have, a dict of strings.
+
+    - PATH and HOME of this process. DGL writes a file to HOME if DGLBACKEND is not set
+    - DGLBACKEND=pytorch, OMP_NUM_THREADS=1, PYTHONUNBUFFERED=1
+    - DGL_DIST_MODE=distributed
+    - DGL_IP_CONFIG, DGL_CONF_PATH: the two files of the job
+    - DGL_GRAPH_FORMAT=csc, the only format that sampling needs
+    - DGL_NUM_SERVER: servers on each machine. DGL_NUM_SAMPLER: samplers of each trainer
+    - DGL_NUM_CLIENT: processes that connect to each server, which are all trainers and their samplers
+    - the variables in ``job.extra``, which replace those above
+    """
+    clients = len(job.machines) * job.trainers * (1 + job.samplers)
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ["HOME"],
+        "DGLBACKEND": "pytorch",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "DGL_DIST_MODE": "distributed",
+        "DGL_IP_CONFIG": job.ip_config,
+        "DGL_CONF_PATH": job.config,
+        "DGL_GRAPH_FORMAT": "csc",
+        "DGL_NUM_SERVER": str(job.servers),
+        "DGL_NUM_SAMPLER": str(job.samplers),
+        "DGL_NUM_CLIENT": str(clients),
+        **job.extra,
+    }
+
+
+def server_environment(job, number):
+    """Return all variables of a server: those of ``environment``, DGL_ROLE and DGL_SERVER_ID (number in the job)."""
+    return {**environment(job), "DGL_ROLE": "server", "DGL_SERVER_ID": str(number)}
+
+
+def trainer_environment(job, rank):
+    """Return all variables of a trainer: those of ``environment`` and the following ones.
+
+    - DGL_ROLE=client
+    - RANK, WORLD_SIZE: number of this trainer in the job, and number of all trainers
+    - LOCAL_RANK: number of this trainer on its machine
+    - MASTER_ADDR, MASTER_PORT: address of the machine of rank 0, and a port that no server uses (``job.port - 1``)
+    """
+    return {
+        **environment(job),
+        "DGL_ROLE": "client",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(job.machines) * job.trainers),
+        "LOCAL_RANK": str(rank % job.trainers),
+        "MASTER_ADDR": next(iter(job.machines.values())),
+        "MASTER_PORT": str(job.port - 1),
+    }
+
+
+def shell(job, machine):
+    """Return the words that precede a shell command (one more word), so that it runs on a machine."""
+    return job.remote.replace("{}", machine).split()
+
+
+def call(job, machine, command):
+    """Run a shell command on a machine and return its output. Return "" if it has not ended after 20 s."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return subprocess.run([*shell(job, machine), command], stdin=DEVNULL, stdout=PIPE, text=True, timeout=20).stdout
+    return ""
+
+
+def start(job, machine, name, variables):
+    """Start a process of the job and return its ``Popen``. Do not wait for it.
+
+    The shell command is "exec env -i -C FOLDER VARIABLE=VALUE ... COMMAND". ``exec`` replaces the shell, ``-i`` removes
+    all other variables, and ``-C`` changes to the working directory of this process. ``shlex.join`` quotes words.
+
+    The input is DEVNULL. Output and errors replace the file ``job.folder/machine/name.log``, whose folder may not exist
+    yet. Use ``start_new_session=True``. The process and its children then form a process group with the ID
+    ``process.pid``, and only the launcher receives Ctrl-C.
+
+    Args:
+        name: such as "server-0".
+        variables: dict of strings, the complete environment.
+    """
+    words = ["exec", "env", "-i", "-C", os.getcwd()]
+    words += [f"{key}={value}" for key, value in variables.items()]
+    path = Path(job.folder, machine, f"{name}.log")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as log:
+        command = [*shell(job, machine), shlex.join([*words, *job.command])]
+        return Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT, start_new_session=True)
+
+
+def listening_ports(table):
+    """Return the set of ports on which some process listens.
+
+    Args:
+        table: text of /proc/net/tcp. Its first line is a header. In the other lines, column 1 (counted from 0) is the
+            local address and port in hexadecimal digits, such as 0100007F:7562, and column 3 is 0A for a listening
+            socket.
+    """
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A"}
+
+
+def wait(pending, processes, seconds):
+    """Wait until the function ``pending`` returns an empty list. Call it every 0.2 s.
+
+    Args:
+        processes: dict of name -> ``Popen``, where a name is "machine-1/trainer-1".
+
+    Raises:
+        RuntimeError: a process has failed, which means that its exit code is neither None nor 0. The message is
+            "machine-1/trainer-1 failed with exit code 3". A failure counts even if nothing is pending.
+        TimeoutError: the list is not empty after this number of seconds. The message contains its entries.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        left = pending()
+        for name, process in processes.items():
+            if process.poll() not in (None, 0):
+                raise RuntimeError(f"{name} failed with exit code {process.returncode}")
+        if not left:
+            return
+        if time.monotonic() > end:
+            raise TimeoutError(f"after {seconds} s: {', '.join(left)}")
+        time.sleep(0.2)
+
+
+def wait_for_servers(job, processes, seconds):
+    """Wait with ``wait`` until all servers of all machines listen.
+
+    Read the table of a machine with ``call(job, machine, "cat /proc/net/tcp")``. Do not connect to the ports, because
+    DGL counts each connection as a client. An entry of the pending list is "machine-1 does not listen on port 30050".
+    """
+
+    def pending():
+        missing = []
+        for machine in job.machines:
+            ports = listening_ports(call(job, machine, "cat /proc/net/tcp"))
+            for port in range(job.port, job.port + job.servers):
+                if port not in ports:
+                    missing.append(f"{machine} does not listen on port {port}")
+        return missing
+
+    wait(pending, processes, seconds)
+
+
+def signal_group(process, number):
+    """Send a signal to a process and its children. Return False if all of them have ended. Number 0 sends nothing."""
+    process.poll()  # otherwise, an ended process would stay in its group
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def stop(job, processes):
+    """End all processes of a job with their children, and remove its shared memory on all machines.
+
+    Send SIGTERM with ``signal_group`` to each process, also to one that has ended, because its children can still run.
+    Wait until all groups have ended, at most 3 s. Then do the same with SIGKILL. Afterwards, use ``call`` to remove the
+    files in ``job.shm`` whose names contain "-kvdata-" or begin with the name of the graph, which is the name of
+    ``job.config`` without ".json".
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes.values():
+            signal_group(process, number)
+        end = time.monotonic() + 3
+        while time.monotonic() < end and any([signal_group(process, 0) for process in processes.values()]):
+            time.sleep(0.05)
+    for machine in job.machines:
+        call(job, machine, f"rm -f {job.shm}/*-kvdata-* {job.shm}/{Path(job.config).stem}*")
+
+
+def run_job(job, seconds):
+    """Run a job to its end. Call ``stop`` in every case, also after an error or Ctrl-C.
+
+    Write ``job.ip_config``. Start the servers of all machines, wait until they listen, start the trainers, and wait
+    until all processes have ended. Each of the two waits lasts at most ``seconds``. The name of a process is
+    "machine-1/server-1" with its number in the job. An entry of the second pending list is "machine-1/server-1 still
+    runs".
+    """
+    write_ip_config(job.ip_config, job.machines.values(), job.port)
+    processes = {}
+
+    def start_all(role, count, variables_of):
+        for number in range(len(job.machines) * count):
+            machine = list(job.machines)[number // count]
+            process = start(job, machine, f"{role}-{number}", variables_of(job, number))
+            processes[f"{machine}/{role}-{number}"] = process
+
+    try:
+        start_all("server", job.servers, server_environment)
+        wait_for_servers(job, processes, seconds)
+        start_all("trainer", job.trainers, trainer_environment)
+        wait(lambda: [f"{name} still runs" for name, p in processes.items() if p.poll() is None], processes, seconds)
+    finally:
+        stop(job, processes)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # "finally" runs
+    try:
+        run_job(Job(**json.loads(Path(sys.argv[1]).read_text())), float(sys.argv[2]))
+    except (RuntimeError, TimeoutError) as error:
+        sys.exit(f"error: {error}")
