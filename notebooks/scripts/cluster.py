@@ -146,10 +146,10 @@ def stop(job, processes):
 def run_job(job, seconds):
     """Run a job to its end. Call ``stop`` in every case, also after an error or Ctrl-C.
 
-    Write ``job.ip_config``. Start the servers of all machines, wait until they listen, start the trainers, and wait
-    until all processes have ended. Each of the two waits lasts at most ``seconds``. The name of a process is
-    "machine-1/server-1" with its number in the job. An entry of the second pending list is "machine-1/server-1 still
-    runs".
+    Write ``job.ip_config``. Start the servers of all machines, and wait at most ``job.load_seconds`` until they listen.
+    Start the trainers, and wait at most ``seconds`` until all processes have ended. The name of a process, such as
+    "machine-1/server-1", contains its number in the job. An entry of the second pending list is "machine-1/server-1
+    still runs", in the order of the starts.
     """
     write_ip_config(job.ip_config, job.machines.values(), job.port)
     processes = {}
@@ -162,7 +162,7 @@ def run_job(job, seconds):
 
     try:
         start_all("server", job.servers, server_environment)
-        wait_for_servers(job, processes, seconds)
+        wait_for_servers(job, processes, job.load_seconds)
         start_all("trainer", job.trainers, trainer_environment)
         wait(lambda: [f"{name} still runs" for name, p in processes.items() if p.poll() is None], processes, seconds)
     finally:

@@ -20,6 +20,7 @@ class Job:
     servers: int = 1  # on each machine
     trainers: int = 1  # on each machine
     samplers: int = 0  # of each trainer
+    load_seconds: float = 300  # limit until all servers listen
     port: int = 30050  # of the first server on each machine. The next servers use the next ports
     ip_config: str = "ip_config.txt"
     shm: str = "/dev/shm"

@@ -188,6 +188,8 @@ def wait_for_servers(job, tables, codes=(None, None), seconds=1):
         patch.setattr(cluster, "call", call)
         try:
             cluster.wait_for_servers(job, processes, seconds)
+        except NotImplementedError:
+            raise
         except (RuntimeError, TimeoutError) as error:
             return type(error).__name__, str(error)
     return "asked", sorted(set(asked)), len(remaining)
@@ -218,11 +220,17 @@ FAMILY = """
 import os, pathlib, signal, subprocess, sys, time
 
 how, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+
+def save():
+    (folder / "saved").touch()
+    (folder / "shm" / "tiny").touch()
+    sys.exit()
+
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
 if how == "ignores":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if how == "saves":
-    signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.5) or (folder / "saved").touch() or sys.exit())
+    signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.5) or save())
 (folder / f"{how}.part").write_text(f"{os.getpid()} {child.pid}")
 os.rename(folder / f"{how}.part", folder / how)
 time.sleep(0 if how == "ends" else 30)
@@ -230,7 +238,7 @@ time.sleep(0 if how == "ends" else 30)
 
 
 def test_stop(tmp_path):
-    """Send SIGTERM to the group of every process, and SIGKILL to the groups that still run after 3 s."""
+    """Send SIGTERM to the group of every process, and SIGKILL to the groups that still run after 3 s. Then call rm."""
     (tmp_path / "program.py").write_text(FAMILY)
     job, processes = describe(tmp_path), {}
     for how in ("ends", "saves", "ignores"):
@@ -244,12 +252,13 @@ def test_stop(tmp_path):
     try:
         cluster.stop(job, processes)
         seconds = time.monotonic() - start
-        got = ended(pids, 1), (tmp_path / "saved").exists(), 2.5 < seconds < 8
+        saved, shared = (tmp_path / "saved").exists(), os.listdir(tmp_path / "shm")
+        got = ended(pids, 1), saved, shared, 2.5 < seconds < 8
     finally:
         for pid in map(int, pids):
             if not ended([pid], 0.05):
                 os.kill(pid, signal.SIGKILL)
-    expected = True, True, True
+    expected = True, True, [], True
     assert got == expected
 
 
@@ -294,6 +303,8 @@ def run(folder, plan, seconds=20, monkeypatch=None):
     error = None
     try:
         cluster.run_job(job, seconds)
+    except NotImplementedError:
+        raise
     except (RuntimeError, TimeoutError, KeyboardInterrupt) as raised:
         error = f"{type(raised).__name__}: {raised}"
     names = sorted(path.name for path in folder.glob("[cs]*-[0-9]"))
