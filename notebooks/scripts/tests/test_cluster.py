@@ -126,7 +126,15 @@ def test_start(tmp_path, monkeypatch):
     monkeypatch.setenv("OTHER", "is not passed on")
     variables = {"TEXT": "it's $HOME, two  blanks", "LC_CTYPE": "C.UTF-8"}  # Python may set LC_CTYPE
     start = time.monotonic()
-    process = cluster.start(job, "blue", "trainer-1", variables)
+    (tmp_path / "input").write_text("typed by the user")
+    before, typed = os.dup(0), os.open(tmp_path / "input", os.O_RDONLY)
+    os.dup2(typed, 0)
+    try:
+        process = cluster.start(job, "blue", "trainer-1", variables)
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(typed)
     try:
         waited = time.monotonic() - start > 5
         log = tmp_path / "logs" / "blue" / "trainer-1.log"
@@ -199,7 +207,7 @@ def test_wait_for_servers(tmp_path):
     """Wait until all ports of all machines are in the tables. Read a table again until then."""
     job = describe(tmp_path)
     all_ports = rows(job.port, job.port + 1)
-    got = wait_for_servers(job, ["", rows(job.port), rows(job.port + 1, 22), all_ports], seconds=20)
+    got = wait_for_servers(job, ["", rows(job.port), rows(job.port + 1, 22), all_ports], seconds=8)
     expected = "asked", ["blue", "red"], 1
     assert got == expected
 
@@ -210,7 +218,7 @@ def test_servers_that_do_not_listen(tmp_path):
     got = wait_for_servers(job, [rows(job.port)], seconds=0.5)
     expected = "TimeoutError", f"after 0.5 s: blue does not listen on port {job.port + 1}"
     assert got == expected
-    got = wait_for_servers(job, [""], (None, 3), seconds=20)
+    got = wait_for_servers(job, [""], (None, 3), seconds=8)
     expected = "RuntimeError", "blue/server-1 failed with exit code 3"
     assert got == expected
 
@@ -283,7 +291,7 @@ def test_stop_removes_shared_memory(tmp_path):
     assert got == expected
 
 
-def run(folder, plan, seconds=20, monkeypatch=None):
+def run(folder, plan, seconds=12, monkeypatch=None):
     """Run a job with a plan. Return its error, the started processes, and what is left of it."""
     (folder / "program.py").write_text(PROGRAM)
     job = describe(folder, extra={"PLAN": plan, "LAUNCHER": str(os.getpid())}, servers=1)
