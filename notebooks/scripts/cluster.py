@@ -30,21 +30,11 @@ def environment(job):
     - the variables in ``job.extra``, which replace those above
     """
     clients = len(job.machines) * job.trainers * (1 + job.samplers)
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": os.environ["HOME"],
-        "DGLBACKEND": "pytorch",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "DGL_DIST_MODE": "distributed",
-        "DGL_IP_CONFIG": job.ip_config,
-        "DGL_CONF_PATH": job.config,
-        "DGL_GRAPH_FORMAT": "csc",
-        "DGL_NUM_SERVER": str(job.servers),
-        "DGL_NUM_SAMPLER": str(job.samplers),
-        "DGL_NUM_CLIENT": str(clients),
-        **job.extra,
-    }
+    paths = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+    fixed = {"DGLBACKEND": "pytorch", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "DGL_DIST_MODE": "distributed"}
+    files = {"DGL_IP_CONFIG": job.ip_config, "DGL_CONF_PATH": job.config, "DGL_GRAPH_FORMAT": "csc"}
+    counts = {"DGL_NUM_SERVER": str(job.servers), "DGL_NUM_SAMPLER": str(job.samplers), "DGL_NUM_CLIENT": str(clients)}
+    return {**paths, **fixed, **files, **counts, **job.extra}
 
 
 def server_environment(job, number):
@@ -60,15 +50,10 @@ def trainer_environment(job, rank):
     - LOCAL_RANK: number of this trainer on its machine
     - MASTER_ADDR, MASTER_PORT: address of the machine of rank 0, and a port that no server uses (``job.port - 1``)
     """
-    return {
-        **environment(job),
-        "DGL_ROLE": "client",
-        "RANK": str(rank),
-        "WORLD_SIZE": str(len(job.machines) * job.trainers),
-        "LOCAL_RANK": str(rank % job.trainers),
-        "MASTER_ADDR": next(iter(job.machines.values())),
-        "MASTER_PORT": str(job.port - 1),
-    }
+    size, first = len(job.machines) * job.trainers, next(iter(job.machines.values()))
+    ranks = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank % job.trainers)}
+    master = {"MASTER_ADDR": first, "MASTER_PORT": str(job.port - 1)}
+    return {**environment(job), "DGL_ROLE": "client", **ranks, **master}
 
 
 def start(job, machine, name, variables):
