@@ -15,11 +15,11 @@ FAULTS = {
 }
 HINTS = {
     1: {
-        "variable": "The trainers have joined. One log ends with an error. Which address does a trainer try to reach?",
+        "variable": "The trainers have joined, and gloo cannot connect them. Which network interface do they use?",
         "right value": "ip addr on a machine lists its interfaces and their addresses.",
     },
     2: {
-        "variable": "Compare num_senders of a server with the number of its clients. Samplers are clients, too.",
+        "variable": "ss -tnp lists connections to port 30050 that no process has accepted (without users).",
         "right value": "The job has two machines, with one trainer and one sampler each.",
     },
 }
