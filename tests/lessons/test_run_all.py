@@ -17,7 +17,7 @@ from scripts import anatomy_tools
 from support.lessons import programs
 from tutorial_lib.launcher.backends import persistent
 
-PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "hostname", "ssh-keygen"]
+PRESENT = "sh bash env ls find grep cat sort wc cut rm xargs hostname ssh-keygen".split()
 LESSONS = {
     "09_anatomy_of_a_cluster": ["ps", "ss"],
     "12_finale_ogbn_products": ["ps", "sshd", "rsync"],
