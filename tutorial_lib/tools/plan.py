@@ -245,4 +245,4 @@ step       {estimated.rows["input"]:,.0f} input rows, {estimated.rows["remote"]:
 epoch      {estimated.steps:,} steps, {estimated.epoch:.3g} s ({parts}), {estimated.epoch_bytes / 1e6:,.1f} MB sent
 job        {estimated.job_bytes / 1e6:,.1f} MB sent in {job.config.epochs} epochs and the evaluation
 cache      --cache {math.ceil(estimated.cache / 1e6)}MB holds all remote rows
-assumed    degrees as in ogbn-products, cores as in docs/plan.md"""
+assumed    degrees as in ogbn-products, cores with {FLOPS / 1e9:.0f} GFLOP/s"""
