@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -290,7 +289,7 @@ def test_stop_removes_shared_memory(tmp_path):
     assert got == expected
 
 
-def run(folder, plan, seconds=60, monkeypatch=None, servers=1):
+def run(folder, plan, seconds=25, monkeypatch=None, servers=1):
     """Run a job with a plan. Return its error, the started processes, and what is left of it."""
     (folder / "program.py").write_text(PROGRAM)
     job = describe(folder, extra={"PLAN": plan, "LAUNCHER": str(os.getpid())}, servers=servers)
