@@ -21,6 +21,8 @@ number = int(os.environ["DGL_SERVER_ID" if role == "server" else "RANK"])
 lines = [line.split() for line in open(os.environ["DGL_IP_CONFIG"])]
 count, plan = int(os.environ["DGL_NUM_SERVER"]), os.environ["PLAN"]
 if plan == f"{role} {number} fails":
+    while len(list(folder.glob(f"{role}-*"))) < (4 if role == "client" else 2):
+        time.sleep(0.02)  # until all of them have started
     sys.exit(3)
 if role == "server":
     time.sleep(0.6 * number)  # server 1 loads for a longer time
@@ -354,8 +356,8 @@ def test_time_limit(tmp_path, monkeypatch):
     """The trainers sleep. List the names of all processes that still run, in the order of their start."""
     names = ["red/server-0", "blue/server-1", "red/trainer-0", "red/trainer-1", "blue/trainer-2", "blue/trainer-3"]
     text = ", ".join(f"{name} still runs" for name in names)
-    got = run(tmp_path, "sleep", 3, monkeypatch)
-    expected = f"TimeoutError: after 3 s: {text}", ALL, []
+    got = run(tmp_path, "sleep", 10, monkeypatch)
+    expected = f"TimeoutError: after 10 s: {text}", ALL, []
     assert got == expected
 
 
