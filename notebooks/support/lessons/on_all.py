@@ -8,7 +8,7 @@ from tutorial_lib.launcher.backends.persistent import PersistentBackend
 
 
 def main(name: str, *command: str) -> int:
-    """Print the lines of all machines with their names, and return the first exit code except 0."""
+    """Print the lines of all machines with their names, and return the first exit code that is not 0."""
     backend = PersistentBackend(name)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     jobs = {machine.name: backend.popen(machine, command, **pipes) for machine in backend.machines}
@@ -20,8 +20,12 @@ def main(name: str, *command: str) -> int:
         return jobs[machine].wait()
 
     with ThreadPoolExecutor(len(jobs)) as pool:
-        codes = list(pool.map(wait_for, jobs))
-    return next(filter(None, codes), 0)
+        try:
+            codes = list(pool.map(wait_for, jobs))
+        finally:  # after Ctrl-C
+            for job in jobs.values():
+                job.terminate()
+    return next(filter(None, codes), 0) % 256
 
 
 if __name__ == "__main__":
