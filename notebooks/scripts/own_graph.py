@@ -80,7 +80,7 @@ def read_bucket(path, num_nodes):
 
 
 def name_predictions(ids, node_map, predictions, classes, path):
-    """Write the table ``path`` (CSV) with the header ``id,prediction`` and one row for each node, in the order of ``ids``.
+    """Write the CSV file ``path`` with the header ``id,prediction`` and one row for each node, in the order of ``ids``.
 
     Args:
         ids: sorted IDs of the user, a ``pa.Array`` of strings.
