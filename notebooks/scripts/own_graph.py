@@ -1,6 +1,6 @@
 """Turn numbered edges into one file for each part, with one block in memory (lesson 17).
 
-python own_graph.py TABLES OUT PARTS
+python own_graph.py TABLES OUT PARTS [BLOCK_BYTES]
 """
 
 import contextlib
@@ -93,13 +93,13 @@ def name_predictions(ids, node_map, predictions, classes, path):
     csv.write_csv(pa.table({"id": ids, "prediction": pa.array(names, pa.string())}), path)
 
 
-def main(tables, out, parts):
+def main(tables, out, parts, block_bytes=1 << 18):
     """Read edges.csv and nodes.csv in a folder, and write chunks, the part of each node, and the edges of each part."""
     from own_ids import read_node_ids, write_chunks
 
-    ids = read_node_ids(tables / "nodes.csv")
+    ids = read_node_ids(tables / "nodes.csv", block_bytes)
     (out / "chunks").mkdir(parents=True)
-    chunks = write_chunks(tables / "edges.csv", ids, out / "chunks")
+    chunks = write_chunks(tables / "edges.csv", ids, out / "chunks", block_bytes)
     part_of = assign_stream(chunks, len(ids), parts)
     np.save(out / "part_of.npy", part_of)
     bucket_edges(chunks, part_of, parts, out)
@@ -107,4 +107,4 @@ def main(tables, out, parts):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

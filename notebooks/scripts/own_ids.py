@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 
-def read_batches(path, columns, block_bytes=1 << 20):
+def read_batches(path, columns, block_bytes=1 << 18):
     """Yield a pair for each block of a CSV file: the line of its first row, and a ``pyarrow.RecordBatch`` of strings.
 
     The header is line 1, so the first pair has line 2. The file has no empty lines. The batch has the given columns in
@@ -24,7 +24,7 @@ def read_batches(path, columns, block_bytes=1 << 20):
         line += len(batch)
 
 
-def collect_ids(path, columns, block_bytes=1 << 20):
+def collect_ids(path, columns, block_bytes=1 << 18):
     """Return the different values of some columns of a CSV file, a sorted ``pa.Array`` of strings without null.
 
     This is the first of two passes. Read the file with ``read_batches``. The memory holds a block and the different
@@ -37,7 +37,7 @@ def collect_ids(path, columns, block_bytes=1 << 20):
     return known.drop_null().sort()
 
 
-def read_node_ids(path, block_bytes=1 << 20):
+def read_node_ids(path, block_bytes=1 << 18):
     """Return the values of column ``id`` of a table of nodes, a sorted ``pa.Array`` of strings.
 
     Raises:
@@ -76,7 +76,7 @@ def number_ids(ids, column, path, line):
     return positions.to_numpy().astype(np.int64)
 
 
-def write_chunks(path, ids, folder, block_bytes=1 << 20):
+def write_chunks(path, ids, folder, block_bytes=1 << 18):
     """Number the edges of a table and write one file for each block. Return the list of the files in their order.
 
     This is the second pass. Each file in ``folder``, a ``Path``, is written by ``np.save``. It has an int64 array of

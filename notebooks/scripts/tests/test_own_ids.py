@@ -91,7 +91,7 @@ ROWS = ["x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8"]
 def test_wrong_node_ids(tmp_path, rows, message):
     """Name the path and the line of the first row whose ID has occurred before, also in an earlier block."""
     path = write_nodes(tmp_path, rows)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=", line ") as raised:
         read_node_ids(path, 20)
     got, expected = str(raised.value), f"{path}, {message}"
     assert got == expected
@@ -108,7 +108,7 @@ def test_number_ids():
                                                  (["b", None], "line 11: no node has the ID None")])  # fmt: skip
 def test_unknown_id(values, message):
     """The batch begins in the given line. Name the line and the value of the first row that is wrong."""
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=", line ") as raised:
         number_ids(pa.array(["a", "b"]), pa.array(values, pa.string()), "edges.csv", 10)
     got, expected = str(raised.value), f"edges.csv, {message}"
     assert got == expected
@@ -127,7 +127,7 @@ def test_write_chunks(edges, tmp_path):
 
 def test_write_chunks_names_the_line(edges, tmp_path):
     """Pass the path and the line of the block to number_ids."""
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=", line ") as raised:
         write_chunks(edges, pa.array(NAMES[:-1]), tmp_path, 40)
     got, expected = str(raised.value), f"{edges}, line 7: no node has the ID 'ü9'"
     assert got == expected
