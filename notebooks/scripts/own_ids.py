@@ -79,8 +79,8 @@ def number_ids(ids, column, path, line):
 def write_chunks(path, ids, folder, block_bytes=1 << 18):
     """Number the edges of a table and write one file for each block. Return the list of the files in their order.
 
-    This is the second pass. Each file in ``folder``, a ``Path``, is written by ``np.save``. It has an int64 array of
-    shape (E, 2) with the numbers of ``src`` and ``dst``. The rows keep their order, also duplicates.
+    This is the second pass. The files are ``folder / "0.npy"``, ``folder / "1.npy"`` and so on. ``np.save`` writes an
+    int64 array of shape (E, 2) with the numbers of ``src`` and ``dst``. The rows keep their order, also duplicates.
     """
     files = []
     for line, batch in read_batches(path, ["src", "dst"], block_bytes):

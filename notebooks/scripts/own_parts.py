@@ -57,6 +57,7 @@ def main(tables, out):
     for part, (first, end) in enumerate(ranges):
         edges = new[read_bucket(out / f"{part}.edges", len(ids))]
         rows = part_rows(nodes, features, ids, classes, new, first, end)
+        (out / f"part{part}").mkdir()
         write_part(out / f"part{part}", edges, first, end, first_edge, rows)
         files = {name: f"part{part}/{name}.dgl" for name in ("node_feat", "edge_feat")}
         config[f"part-{part}"] = {**files, "part_graph": f"part{part}/graph.dgl"}

@@ -11,7 +11,7 @@ def write_part(folder, edges, first, end, first_edge, rows):
     away = (src < first) | (src >= end)
     halo, position = src[away].unique(return_inverse=True)  # sources in other parts
     src -= first
-    src[away] = end - first + position  # a part stores inner nodes first and then halo nodes
+    src[away] = end - first + position  # halo nodes follow the inner nodes
     graph = dgl.graph((src, dst - first), num_nodes=end - first + len(halo))
     graph.ndata[dgl.NID] = nodes = torch.cat([torch.arange(first, end), halo])
     graph.ndata[dgl.NTYPE] = torch.zeros_like(nodes, dtype=torch.int32)
@@ -19,7 +19,6 @@ def write_part(folder, edges, first, end, first_edge, rows):
     graph.edata[dgl.EID] = torch.arange(first_edge, first_edge + len(src))
     graph.edata[dgl.ETYPE] = torch.zeros_like(src, dtype=torch.int32)
     graph.edata["inner_edge"] = torch.ones_like(src, dtype=torch.uint8)
-    folder.mkdir(parents=True)
     dgl.save_graphs(str(folder / "graph.dgl"), [graph])
     save_tensors(str(folder / "node_feat.dgl"), {f"_N/{name}": values for name, values in rows.items()})
     save_tensors(str(folder / "edge_feat.dgl"), {})
