@@ -1,6 +1,6 @@
 """Write the parts of own_graph.py for DGL's servers, with one part in memory (lesson 17).
 
-python own_parts.py TABLES OUT
+python own_parts.py TABLES OUT PARTS
 """
 
 import json
@@ -40,7 +40,7 @@ def part_rows(path, features, ids, classes, new, first, end):
     return {name: torch.from_numpy(values) for name, values in rows.items()}
 
 
-def main(tables, out):
+def main(tables, out, folder):
     """Number the nodes part by part, write one part after the other, and write the description as DGL does."""
     nodes, part_of = tables / "nodes.csv", np.load(out / "part_of.npy")
     ids, classes, parts = read_node_ids(nodes), collect_ids(nodes, ["label"]), int(part_of.max()) + 1
@@ -57,15 +57,15 @@ def main(tables, out):
     for part, (first, end) in enumerate(ranges):
         edges = new[read_bucket(out / f"{part}.edges", len(ids))]
         rows = part_rows(nodes, features, ids, classes, new, first, end)
-        (out / f"part{part}").mkdir()
-        write_part(out / f"part{part}", edges, first, end, first_edge, rows)
+        (folder / f"part{part}").mkdir(parents=True)
+        write_part(folder / f"part{part}", edges, first, end, first_edge, rows)
         files = {name: f"part{part}/{name}.dgl" for name in ("node_feat", "edge_feat")}
         config[f"part-{part}"] = {**files, "part_graph": f"part{part}/graph.dgl"}
         edge_ranges.append([first_edge, first_edge + len(edges)])
         first_edge += len(edges)
     config |= {"num_edges": first_edge, "edge_map": {"_N:_E:_N": edge_ranges}}
-    (out / "own.json").write_text(json.dumps(config))
+    (folder / "own.json").write_text(json.dumps(config))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))
