@@ -59,8 +59,8 @@ def main(tables, out, folder):
         rows = part_rows(nodes, features, ids, classes, new, first, end)
         (folder / f"part{part}").mkdir(parents=True)
         write_part(folder / f"part{part}", edges, first, end, first_edge, rows)
-        files = {name: f"part{part}/{name}.dgl" for name in ("node_feat", "edge_feat")}
-        config[f"part-{part}"] = {**files, "part_graph": f"part{part}/graph.dgl"}
+        files = {"part_graph": "graph", "node_feats": "node_feat", "edge_feats": "edge_feat"}
+        config[f"part-{part}"] = {key: f"part{part}/{name}.dgl" for key, name in files.items()}
         edge_ranges.append([first_edge, first_edge + len(edges)])
         first_edge += len(edges)
     config |= {"num_edges": first_edge, "edge_map": {"_N:_E:_N": edge_ranges}}
