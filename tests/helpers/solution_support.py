@@ -96,17 +96,3 @@ def solutions(lesson: str) -> SimpleNamespace:
     names: dict[str, object] = {}
     exec(compile(ast.Module(kept, []), f"solution {lesson}", "exec"), names)
     return SimpleNamespace(**names)
-
-
-def lesson_code(lesson: str, *names: str) -> SimpleNamespace:
-    """Return some functions, classes and constants of a lesson, without running code except their imports."""
-    code = _code_of(NOTEBOOKS, lesson)
-    kept = [node for node in code if _name(node) in names]
-    missing = set(names) - {_name(node) for node in kept}
-    assert not missing, f"lesson {lesson} does not define {missing}"
-    used = {node.id for part in kept for node in ast.walk(part) if isinstance(node, ast.Name)}
-    imports = [node for node in code if isinstance(node, IMPORTS)]
-    needed = [node for node in imports if used & {(name.asname or name.name).split(".")[0] for name in node.names}]
-    found: dict[str, object] = {}
-    exec(compile(ast.unparse(ast.Module([*needed, *kept], [])), f"lesson {lesson}", "exec"), found)
-    return SimpleNamespace(**found)

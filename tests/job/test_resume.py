@@ -29,7 +29,7 @@ EPOCHS = 3
 
 @pytest.mark.cluster
 def test_resume_on_two_machines_after_kills(finished_run, nothing_left, tmp_path):
-    """Therefore two commands with the same options also have equal results. The seed is a date."""
+    """A killed and resumed run has the losses of an uninterrupted run with the same options."""
     common, finished, out = finished_run.options, finished_run.out, tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in printed

@@ -58,6 +58,10 @@ print(s.connect_ex(("machine-1", 9)) == errno.ECONNREFUSED, psutil.net_if_stats(
 def test_on_behaves_like_ssh(lab):
     """Output, exit code, standard input and signals are passed on."""
     assert tutorial("on", "machine-1", "hostname") == "machine-1\n"
+    on_all = [sys.executable, "-m", "support.lessons.on_all", lab]  # lessons call this program
+    lines = subprocess.run([*on_all, "hostname"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert sorted(lines.splitlines()) == ["[machine-0] machine-0", "[machine-1] machine-1"]
+    assert subprocess.run([*on_all, "sh", "-c", "test $(hostname) = machine-0"], timeout=60).returncode == 1
     tutorial("on", "machine-0", "sh", "-c", "exit 7", code=7)
     assert tutorial("on", "machine-0", "wc", "-c", input="12345") == "5\n"
     assert "there is no machine 'machine-7'" in tutorial("on", "machine-7", "true", code=2)

@@ -33,7 +33,7 @@ class ByName:
 for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
     if (pid := os.fork()) == 0:
         signal.alarm(200)
-        words = ["-x", "-q", "-o", f"pythonpath={folder} scripts", f"scripts/tests/test_{sys.argv[1]}.py"]
+        words = ["-x", "-q", "-o", f"pythonpath={folder} ..", f"scripts/tests/test_{sys.argv[1]}.py"]
         os._exit(pytest.main(words, [ByName()]))
     print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """

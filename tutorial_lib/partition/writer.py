@@ -6,8 +6,8 @@ renumbers the graph once, so that a part is a range of nodes and a range of edge
     new node IDs    part by part, in a part type by type, then by original ID
     new edge IDs    by the part of the destination, in a part relation by relation, then by destination
 
-A part stores its inner nodes, the edges that end at them, and the edges that leave it, although the part of the
-destination owns these. The nodes of other parts at these edges are its halo. DGL stores the same.
+A part stores its inner nodes and all edges at them. It owns the edges that end at them. An edge that leaves the part
+belongs to the part of its destination. The nodes of other parts at all these edges are the halo. DGL stores the same.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ MOST_MAPPED = 1 << 28  # edges. A larger generated graph gets no edge_map.npy, w
 
 
 class Writer:
-    """The graph with new node IDs. ``source`` is the source of each edge, relation by relation, then by destination."""
+    """Renumbers a graph and writes its parts. ``source`` has the source of each edge, by relation and destination."""
 
     def __init__(self, dataset: Dataset, part_of: np.ndarray, parts: int, folder: Path) -> None:
         graph = self.graph = dataset.structure
@@ -91,8 +91,8 @@ class Writer:
                     ids[start : start + BLOCK].astype(np.int64).tofile(file)
         self.edge_ids = ids if any(graph.edges[etype].data for etype in graph.canonical_etypes) else ids[:0].copy()
 
-    def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
-        """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
+    def write(self, name: str, method: str, log: Callable[[str], None]) -> JsonObject:
+        """Write the files. Return ``nodes``, ``edges``, ``halo_nodes`` and ``edge_cut`` of a ``PartitionReport``."""
         graph, num_types = self.graph, len(self.ntypes)
         counts = []
         file_names = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
@@ -117,7 +117,8 @@ class Writer:
             save_tensors(files["edge_feats"], self._rows(graph.edges, graph.canonical_etypes, self.etypes, edges))
         write_json(self.folder / f"{name}.json", description)
         halo_nodes, leaving = map(list, zip(*counts, strict=True))
-        return np.diff(self.first_node).tolist(), np.diff(self.bounds).sum(axis=0).tolist(), halo_nodes, sum(leaving)
+        nodes, edges = np.diff(self.first_node), np.diff(self.bounds).sum(axis=0)
+        return {"nodes": nodes.tolist(), "edges": edges.tolist(), "halo_nodes": halo_nodes, "edge_cut": sum(leaving)}
 
     def _write_structure(self, part: int, files: dict[str, str]) -> tuple[int, int]:
         """Write one part, with inner nodes and edges first. Return the numbers of halo nodes and leaving edges."""
@@ -156,7 +157,7 @@ class Writer:
         owner = np.searchsorted(self.first_node, destination, side="right") - 1
         first, last = self.edge_range[[part * len(inner), (part + 1) * len(inner)]].tolist()
         ids = torch.arange(first, first + len(src))
-        leaving += self.edge_range[owner * len(inner) + relation] - self.bounds[relation, owner]
+        leaving += self.edge_range[owner * len(inner) + relation] - self.bounds[relation, owner]  # now edge IDs
         ids[last - first :] = torch.from_numpy(leaving)
         graph.edata[dgl.EID] = ids
         graph.edata["inner_edge"] = ((ids >= first) & (ids < last)).to(torch.uint8)

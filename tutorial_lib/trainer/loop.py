@@ -35,7 +35,7 @@ class TrainResult:
 
     val_score: float
     test_score: float
-    predictions: Tensor | None = None  # int64 (N,) in the order of the data set, on rank 0, if a task predicts classes
+    predictions: Tensor | None = None  # (N,) in the order of the data set, on rank 0, if a task predicts values
     scores: dict[str, float] = field(default_factory=dict)  # other scores by name
     score_name: str = "accuracy"  # or "MRR"
     epochs: list[EpochResult] = field(default_factory=list)
