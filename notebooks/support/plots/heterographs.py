@@ -1,4 +1,4 @@
-"""Pictures of lesson 15: node types and relations, the two kinds of IDs, remote rows by type, memory."""
+"""Pictures of lessons 15 and 17: node types and relations, the two kinds of IDs, remote rows by type, memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
