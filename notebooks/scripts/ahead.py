@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from train import batches, load_subtensor
+from train_before import batches, load_subtensor
 
 # One thread makes all batches, with and without prefetching, because each DGL thread has a separate random generator.
 worker = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from predict import accuracy, inference
-from train import arguments, join_job, leave_job, run, split
+from train_before import arguments, join_job, leave_job, run, split
 
 
 def main(common, changes):

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from row_cache import RowCache
 from seeds import seed_job
-from train import batches, join_job, leave_job, split
+from train_before import batches, join_job, leave_job, split
 
 
 def measure(args, make):

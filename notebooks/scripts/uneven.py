@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from sage import GraphSAGE
-from train import arguments, batches, join_job, leave_job, load_subtensor, split
+from train_before import arguments, batches, join_job, leave_job, load_subtensor, split
 
 
 def loop(model, optimizer, g, ids, args, epoch):

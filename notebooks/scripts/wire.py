@@ -19,7 +19,7 @@ from row_cache import RowCache
 from sage import GraphSAGE
 from seeds import seed_job
 from support.lessons.bandwidth import set_bandwidth
-from train import arguments, join_job, leave_job, split
+from train_before import arguments, join_job, leave_job, split
 from tutorial_lib.sampling.feature_cache import FeatureCache
 
 
