@@ -56,9 +56,10 @@ class FeatureCache:
         return result
 
     def fill(self, degrees):
-        """Fill an empty cache with the remote nodes that have the most neighbors, in one read, before the first batch.
+        """Fill an empty cache with the remote nodes that have the most neighbors, in one read of ``tensor``.
 
-        ``degrees`` (N,) is the number of neighbors of each node. Sampling requests nodes with many neighbors most.
+        Call this method before the first batch. The read counts neither as requests nor as hits. ``degrees`` (N,) has
+        the number of neighbors of each node. Sampling requests nodes with many neighbors most often.
         """
         remote = self.is_remote(torch.arange(len(degrees))).nonzero().flatten()
         order = degrees[remote].argsort(descending=True)

@@ -58,7 +58,7 @@ def train_epoch(task, epoch):
     Each step uses the gradient of the mean loss over the seeds of **all** ranks. DDP divides the sum of the gradients
     by the number of ranks. Therefore multiply ``task.loss(task.read(sample))``, a sum over the seeds of this rank, by
     ``world_size / number of seeds of all ranks`` before ``backward()``. All optimizers in ``task.optimizers`` make a
-    step. The seed of ``make_steps`` is ``1000 * args.seed + epoch``.
+    step. The seed of ``make_steps`` is ``1000 * args.seed + epoch``. ``weighted_reduce`` computes the result.
     """
     task.model.train()
     steps = make_steps(task.ids["train"], task.args.batch_size, 1000 * task.args.seed + epoch)
