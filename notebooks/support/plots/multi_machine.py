@@ -31,20 +31,20 @@ def accuracies(measured: Mapping[tuple[int, str], Sequence[float]]) -> Figure:
     return fig
 
 
-def predicted_seconds(measured: Mapping[tuple[str, int], tuple[float, Sequence[float]]], alone: float) -> Figure:
-    """Draw the predicted seconds of an epoch on two machines as bars, and measured epochs as dots.
+def predicted_seconds(measured: Mapping[tuple[int, int], tuple[float, Sequence[float]]], alone: float) -> Figure:
+    """Draw the predicted seconds of an epoch as bars, and measured epochs as dots.
 
     Args:
-        measured: (partition, Mbit/s) -> prediction and measurements.
+        measured: (machines, Mbit/s) -> prediction and measurements.
         alone: seconds of an epoch on one machine, drawn as a line.
     """
     fig, ax = figure(8.5, 3.2)
-    partitions, speeds = (list(dict.fromkeys(values)) for values in zip(*measured, strict=True))
-    for row, (partition, color) in enumerate(zip(partitions, (SKY, LIGHT), strict=False)):
+    counts, speeds = (list(dict.fromkeys(values)) for values in zip(*measured, strict=True))
+    for row, (machines, color) in enumerate(zip(counts, (SKY, LIGHT), strict=False)):
         for column, speed in enumerate(speeds):
             at = column + 0.36 * (row - 0.5)
-            model, seconds = measured[partition, speed]
-            label = f"predicted, {partition} partition" if column == 0 else None
+            model, seconds = measured[machines, speed]
+            label = f"predicted, {machines} machines" if column == 0 else None
             ax.bar(at, model, 0.32, color=color, edgecolor=INK, linewidth=0.7, label=label)
             ax.plot([at] * len(seconds), seconds, ".", color=INK, ms=5, label="measured" if row + column == 0 else None)
     ax.axhline(alone, color=GRAY, linestyle="--", label="one machine, measured")
