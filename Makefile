@@ -40,8 +40,8 @@ run: venv
 
 # The tests start hundreds of interpreters. Without bytecode files, each of them would compile the package.
 unexport PYTHONDONTWRITEBYTECODE
-# One worker more than cores, in separate namespaces (tests/worker_support.py). The longest tests start first.
-ON_ALL_CORES := -p tests.light_imports -n auto --dist loadfile --no-loadscope-reorder
+# One worker more than cores, in separate namespaces (tests/helpers/worker_support.py). The longest tests start first.
+ON_ALL_CORES := -p tests.helpers.light_imports -n auto --dist loadfile --no-loadscope-reorder
 
 ifeq ($(STACK),modern)
 test: test-modern
@@ -123,7 +123,6 @@ lock: venv
 	uv pip compile --universal --fork-strategy fewest --python-version 3.10 --generate-hashes \
 	  --no-emit-index-url --no-header --extra lessons --extra dev --upgrade --overrides requirements-modern.in pyproject.toml \
 	  -o requirements-modern.lock
-	$(PY) scripts/make_environment_yml.py
 
 clean:
 	@STACK=default sh scripts/make_venv.sh remove

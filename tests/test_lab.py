@@ -100,7 +100,7 @@ def test_port_in_use_is_skipped():
 
 
 def test_lab_starts_without_display(monkeypatch, capsys):
-    """`!python` and `!torchrun`, also where the environment is not activated. tests/browser looks at what is served."""
+    """PATH contains python and torchrun even if no environment is active. tests/browser opens the served pages."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/usr/bin")

@@ -153,7 +153,7 @@ def test_venv_is_reused_until_lock_changes(made):
         lock.write("# changed\n")
     python = (made / "bin" / "python3.11").rename(made / "python")
     make_venv(made, code=2)
-    assert (made / ".venv" / "made-from").exists()  # without Python, the venv that is there stays
+    assert (made / ".venv" / "made-from").exists()  # without Python, the existing venv is kept
     python.rename(made / "bin" / "python3.11")
     make_venv(made)
     assert calls.read_text().count("pip install") == 2 * first

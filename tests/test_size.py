@@ -10,12 +10,13 @@ LINES_OF_A_FILE = 300
 DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
 # Upper limits in lines. A reduction lowers them, and a new task or backend raises them (docs/architecture.md)
 LINES = 10_000
-LINES_OF = {"launcher": 2_800, "job": 1_200, "tools": 1_250}
-LINES_OUTSIDE = {"tests": 16_000, "notebooks/support": 4_700}  # nothing moves there
-LINES_OF_PIECES, LINES_OF_SCRIPTS = 2_700, 2_300  # what learners write, with its public tests; the other scripts
+LINES_OF = {"launcher": 2_800, "job": 1_200, "tools": 1_240}
+LINES_OUTSIDE = {"tests": 15_700, "notebooks/support": 4_730}  # code of tutorial_lib must not move there
+LINES_OF_PIECES, LINES_OF_SCRIPTS = 3_240, 2_480  # what learners write, with its public tests; the other scripts
 LINES_OF_TEMPLATES = 400
 LINES_OF_DATA_PLANE = 4_324
 LINES_OF_A_PART = 1_400
+LINES_WITH_ANY = 60
 
 
 def count(folder: Path) -> int:
@@ -31,6 +32,11 @@ def test_every_file_is_short():
 
 def test_the_library_is_small():
     assert count(LIBRARY) <= LINES
+
+
+def test_most_types_are_known():
+    lines = [line for path in LIBRARY.rglob("*.py") for line in path.read_text().splitlines()]
+    assert len([line for line in lines if re.search(r"\bAny\b", line)]) <= LINES_WITH_ANY
 
 
 def test_control_plane_and_templates_are_small():

@@ -89,7 +89,7 @@ def test_standardize_large_and_tiny_values():
 def test_split_is_seeded(toy: Path):
     first, again, other = load_user_graph(toy, seed=3), load_user_graph(toy, seed=3), load_user_graph(toy, seed=4)
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
-    # The same on every machine and numpy version: these ids were written down once.
+    # These IDs must be the same on every computer and with every version of numpy.
     assert load_user_graph(toy).graph.ndata["val_mask"].nonzero().flatten().tolist() == [1, 7, 12, 24, 26, 31, 32, 33]
 
 

@@ -1,7 +1,7 @@
-"""What needs a GPU: ``make test-gpu``, or ``pytest tests/gpu`` where only torch and pytest are installed.
+"""Tests that need a GPU: ``make test-gpu``, or ``pytest tests/gpu`` if only torch and pytest are installed.
 
-A test skips with the reason where there is no GPU, too few of them, or no DGL. ``pytest.ini`` of this folder leaves out
-what the other tests need.
+Without enough GPUs or without DGL, a test is skipped with the reason. ``pytest.ini`` in this folder omits the plugins
+of the other tests.
 """
 
 import importlib.util
@@ -60,7 +60,7 @@ def test_copied_batch_is_unchanged():
     need_gpus()
     place = Placement(GPU)
     blocks = [random_block(50, 90, 300), random_block(10, 50, 80, 1)]
-    for k in range(20):  # memory that is given back is used again
+    for k in range(20):  # freed memory is reused
         x = torch.full((90, 100), float(k))
         moved, rows = place.to_device(blocks, x)
         assert rows.device == GPU

@@ -59,19 +59,18 @@ def test_sys_exit_of_script_ends_the_job(emulation, nothing_left, partition_of, 
 
 
 @pytest.mark.cluster
-def test_link_script_runs_unchanged(emulation, nothing_left, partition_of, tmp_path):
-    """The command uses the syntax of the shell, as with DGL's tool, and another name of the interpreter."""
+def test_command_uses_shell_syntax(emulation, nothing_left, partition_of, tmp_path):
+    """The command changes the folder and sets a variable, as with DGL's tool, and names another interpreter."""
     part_config = str(partition_of(2).config)
-    script = SCRIPT.with_name("link_script.py")
     (tmp_path / "here").mkdir()
     (tmp_path / "my python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "my python").chmod(0o755)
-    command = f"cd here && TITLE=x '{tmp_path}/my python' {script} --ip_config ../ip.txt --part_config {part_config}"
-    command += f" --graph_name {partition_of(2).graph_name}"
+    command = f"cd here && TITLE=x '{tmp_path}/my python' {SCRIPT} --ip_config ../ip.txt --part_config {part_config}"
+    command += f" --graph_name {partition_of(2).graph_name} --num_epochs 1"
     options = ["--emulate", "2", "--part_config", part_config, "--ip_config", "ip.txt", "--num_trainers", "2"]
     done = launch(*options, "--out", "logs", command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "link rank 3 loss" in (tmp_path / "logs" / "machine-1" / "trainer-1.log").read_text()
+    assert "rank 3 epoch 0 loss" in (tmp_path / "logs" / "machine-1" / "trainer-1.log").read_text()
 
 
 @pytest.mark.cluster

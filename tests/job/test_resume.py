@@ -29,7 +29,7 @@ EPOCHS = 3
 
 @pytest.mark.cluster
 def test_resume_on_two_machines_after_kills(finished_run, nothing_left, tmp_path):
-    """Therefore two commands with the same options also have equal results. The seed is a date."""
+    """A killed and resumed run has the losses of an uninterrupted run with the same options."""
     common, finished, out = finished_run.options, finished_run.out, tmp_path / "killed"
     printed = start_and_kill(common, out, 1, kill_trainer(1))
     assert "trainer 0 (rank 1) on machine-1: killed by signal 9" in printed
@@ -62,7 +62,7 @@ def test_resume_on_two_machines_after_kills(finished_run, nothing_left, tmp_path
 def test_resume_on_two_machines_in_mid_epoch(finished_run, nothing_left, tmp_path):
     """L2. The first SIGTERM saves in the middle of an epoch. The resumed run repeats no step and has equal losses."""
     common, finished, out = [*finished_run.options], finished_run.out, tmp_path / "run"
-    slow = [*common, "--wire", "50mbit"]  # time to be told in an epoch
+    slow = [*common, "--wire", "50mbit"]  # the signal must arrive in the middle of an epoch
     printed = start_and_kill(slow, out, 1, lambda run: run.send_signal(signal.SIGTERM), code=143)
     (saved,) = (event for event in read_events(out) if event["kind"] == "checkpoint" and "step" in event)
     epochs, step = saved["epochs"], saved["step"]
@@ -77,8 +77,8 @@ def test_resume_on_two_machines_in_mid_epoch(finished_run, nothing_left, tmp_pat
     assert f"continuing after step {step} of epoch {epochs + 1} from the checkpoint" in done.stdout
 
     def step_losses(run: Path) -> list[tuple[int, int, int, float]]:
-        told = (event for event in read_events(run) if event["kind"] == "step")
-        return sorted((event["rank"], event["epoch"], event["step"], event["loss"]) for event in told)
+        found = (event for event in read_events(run) if event["kind"] == "step")
+        return sorted((event["rank"], event["epoch"], event["step"], event["loss"]) for event in found)
 
     assert step_losses(out) == step_losses(finished)
     results = [json.loads((folder / "result.json").read_text()) for folder in (finished, out)]
@@ -114,26 +114,9 @@ def test_job_that_cannot_save_ends_at_time_limit(emulation, nothing_left, partit
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_resume_single_process_after_kill(single_run, tmp_path):
-    """L38. The last event may be incomplete."""
-    out, arguments = tmp_path / "run", single_run.options
-    start_and_kill(arguments, out, 1, lambda run: run.kill())
-    (out / "checkpoint" / "epoch-0009").mkdir()  # what a save leaves that is killed in the middle
-    with (out / "events.jsonl").open("a") as file:
-        file.write('{"kind": "ste')
-    tutorial("train", *arguments, "--resume", "--out", str(out))
-    assert read_losses(out) == pytest.approx(read_losses(single_run.out), rel=1e-6)
-    assert np.array_equal(np.load(out / "predictions.npy"), np.load(single_run.out / "predictions.npy"))
-    assert not (out / "checkpoint" / "epoch-0009").exists()
-    steps = [
-        [(e["epoch"], e["step"]) for e in read_events(run) if e["kind"] == "step"] for run in (out, single_run.out)
-    ]
-    assert {*steps[0]} == {*steps[1]}
-
-
 def test_resume_with_more_epochs(single_run, tmp_path):
-    """2 and then 3 epochs are the same as 3, with a checkpoint at the end of each start. All other options are taken
-    from the run, in any working directory.
+    """A run that resumes after 2 epochs has the losses of a run with 3. A start without a regular checkpoint saves at
+    its end. All other options are stored in the run folder, so the working directory does not matter.
     """
     out = tmp_path / "run"
     tutorial("train", *single_run.options, "--epochs", "2", "--checkpoint-every", "10", "--out", str(out))

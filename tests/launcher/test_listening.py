@@ -14,7 +14,7 @@ from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("nothing_left")]
 
-# All sockets of the network that it runs in, TCP that listens and UDP: (address, port, process number or None).
+# Print the listening TCP sockets and the UDP sockets of a machine: (address, port, PID or None).
 LOOK = """
 import json, psutil
 found = [[c.laddr.ip, c.laddr.port, c.pid] for c in psutil.net_connections("inet") if c.laddr and not c.raddr]
@@ -27,7 +27,7 @@ def check_addresses(found: list[tuple[str, int, int | None]], plan, machine) -> 
     ports = {port for _address, port, _pid in found}
     assert {machine.port + server for server in range(plan.servers)} <= ports, found
     assert (plan.master_port in ports) == (machine == plan.machines[0]), found
-    # The trainers' gloo; DGL in trainers and in samplers.
+    # Gloo has a socket in each trainer, and DGL has one in each trainer and in each sampler.
     assert len(found) >= plan.servers + plan.trainers * (1 + 1 + plan.samplers), found
     assert {address for address, _port, _pid in found} == {machine.address}, found
 

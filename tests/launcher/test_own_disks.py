@@ -64,7 +64,7 @@ def test_resume_after_kill_of_command_with_private_disks(emulation, nothing_left
     words += ["--batch-size", "20"]
     command = subprocess.Popen([sys.executable, "-m", "tutorial_lib", *words, "--epochs", "1000"])
     wait_for_event(run, "checkpoint", command, 2)
-    wait_until(lambda: (run / "checkpoint" / "manifest.json").exists(), "a checkpoint at home", 30, command)
+    wait_until(lambda: (run / "checkpoint" / "manifest.json").exists(), "a downloaded checkpoint", 30, command)
     os.kill(command.pid, signal.SIGKILL)
     command.wait(timeout=20)
     wait_until(lambda: not list(disk_folder.glob("tutorial_lib-*")), "the disks to be removed")

@@ -35,31 +35,6 @@ def change_entry(plan: DglJob, change: dict[str, str | None]) -> None:
     config.write_text(json.dumps(description))
 
 
-def test_a_good_partition(damaged):
-    plan = damaged()
-    checksums, shm = parts(plan)
-    assert (checksums.status, checksums.detail.split()[-2:], shm.status) == ("ok", ["checksums", "correct"], "ok")
-    finding = only_failure(parts(replace(plan, machines=[HERE, ELSEWHERE, ELSEWHERE])))
-    assert "has 2 parts for 3 machines" in finding.detail
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("graph.dgl", Path.unlink, "is missing"),
-        ("node_feat.dgl", lambda path: os.truncate(path, path.stat().st_size - 3), "bytes, expected"),
-        ("edge_feat.dgl", flip_last_bit, "has changed since it was written (checksum)"),
-        (GRAPHBOLT_FILE, flip_last_bit, "has changed since it was written (checksum)"),
-    ],
-)
-def test_damaged_local_part_file_is_named(damaged, name, change, words):
-    plan = damaged(f"part0/{name}", change)
-    finding = only_failure(parts(plan))
-    assert f"part0/{name}" in finding.detail
-    assert words in finding.detail
-    assert not failed(parts(plan, 1))  # the other machine has its own part
-
-
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"num_parts": 2, "part-0": []}'])
 def test_invalid_part_config_is_refused(tmp_path, text):
     config = tmp_path / "p.json"

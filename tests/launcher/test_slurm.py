@@ -124,7 +124,7 @@ def test_preempted_job_resumes_with_equal_losses(slurm, finished_run: FinishedRu
 def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path):
     folder = tmp_path / "a"
     settings = ["--scale", "0.005", "--fanouts", "5,5", "--hidden-size", "16", "--root", str(data_root)]
-    settings += ["--batch-size", "2"]  # epochs long enough to be told in the middle of one
+    settings += ["--batch-size", "2"]  # long epochs, so that the signals arrive in the middle of one
     array = submit(folder, 1, "train", *settings, "--epochs", "2000", options=("--array=0-1",))
     tasks = [f"{array}_0", f"{array}_1"]
     for task in tasks:
@@ -141,14 +141,14 @@ def test_array_jobs_with_cancellation_and_time_limit(slurm, data_root, tmp_path)
     hours, minutes, seconds = map(int, state(tasks[0])["RunTime"].split(":"))
     limit = 60 * hours + minutes + 1 + seconds // 30  # minutes. Slurm sends the signal a minute before the limit
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", f"TimeLimit={limit}")
-    assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # by our exit code 143, ahead of the limit
+    assert wait_for(tasks[0], "FAILED", "TIMEOUT") == "FAILED"  # the job exits with code 143 before the limit
     wait_for_text(logs[0], "terminated by SIGTERM")
     events = (logs[0].with_suffix("") / "events.jsonl").read_text().splitlines()
     kinds = [kind for kind in (json.loads(line)["kind"] for line in events) if kind in ("step", "checkpoint")]
     assert kinds[-1] == "checkpoint"  # only the script got the signal, so the ranks could save
     on("machine-0", "scontrol", "requeue", tasks[0])
     on("machine-0", "scontrol", "update", f"JobId={state(tasks[0])['JobId']}", "TimeLimit=10", "StartTime=now")
-    wait_for_text(logs[0], "continuing after")  # a step, or an epoch if it was told during validation
+    wait_for_text(logs[0], "continuing after")  # "step", or "epoch" if the signal arrived during validation
     on("machine-0", "scancel", tasks[0])
     wait_for(tasks[0], "CANCELLED")
     wait_until_idle()

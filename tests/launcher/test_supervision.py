@@ -66,7 +66,7 @@ def fail(clock, tmp_path) -> Callable[..., str]:
 
 
 def test_silent_agent_and_stall_are_failures(fail):
-    """L18. After Ctrl-Z and fg, the messages of the last minutes are still unread, and nobody is blamed."""
+    """L18. After Ctrl-Z and fg, the coordinator reads the messages of the last minutes before it reports a failure."""
     progress = [(100, 1, {0: message, 1: message}) for message in (BUSY, STEP)]
     suspended, idle = (1, 600, {0: IDLE, 1: IDLE}), (61, 1, {0: IDLE, 1: IDLE})
     failure = fail(*progress, suspended, idle, (1, 1, {0: Stacks([]), 1: Stacks([])}))

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,38 +23,6 @@ def test_stack_summary_uses_main_thread(state, prefix):
     where = "in all_reduce (distributed_c10d.py:1997), called from train.py:33 in main"
     assert stack.where() == (prefix or "is ") + where
     assert ProcessStack("trainer", 0, 7, state, "").where() == f"{prefix}wrote no Python stack"
-
-
-CHILD = """
-import time
-def wait_here():
-    print("up", flush=True)
-    time.sleep(100)
-wait_here()
-"""
-
-
-def test_stacks_of_running_and_stopped_processes(tmp_path):
-    """L18. A stopped process is continued, because it writes its stacks only then."""
-    # At the start of the interpreter, as in a job: Debian's Python has a sitecustomize, too.
-    added = {"PYTHONPATH": str(Path(watch.__file__).with_name("hook")), "TUTORIAL_LOG_DIR": str(tmp_path)}
-    added |= {"DGL_ROLE": "server", "TUTORIAL_ROLE": "server", "TUTORIAL_INDEX": "0"}
-    command, env = [sys.executable, "-c", CHILD], {**os.environ, **added}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as child:
-        try:
-            assert child.stdout.readline() == b"up\n"
-            assert watch.registered_processes(tmp_path) == [ProcessStack("server", 0, child.pid)]
-            [stack] = collect_stacks(tmp_path)
-            assert "in wait_here" in stack.where()
-            assert stack.state != "T"
-            child.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-            [stack] = collect_stacks(tmp_path)
-            assert stack.state == "T"
-            assert "in wait_here" in stack.text
-            assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
-        finally:
-            child.kill()
 
 
 BYSTANDER = """

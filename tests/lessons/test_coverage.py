@@ -118,20 +118,11 @@ def test_lesson_contains_code_and_output(row):
     assert len(row.output) >= 3
 
 
-# Names of the guide and of the tutorials.
-NAMES = [
-    *("initialize", "DistGraph", "get_partition_book", "node_split", "edge_split", "sample_neighbors", "to_block"),
-    *("DistDataLoader", "DistNodeDataLoader", "DistEdgeDataLoader", "MultiLayerNeighborSampler", "BlockSampler"),
-    *("DistTensor", "DistEmbedding", "SparseAdagrad", "init_func", "number_of_nodes", "ndata", "edata"),
-    *("srcdata", "dstdata", "init_process_group", "part_config", "partition_graph", "ip_config", "use_graphbolt"),
-    *("Join", ".join()", "DistributedDataParallel", "fix_openmp", "DistributedItemSampler", "force_even"),
-    *("DGL_SERVER_ID", "DGL_NUM_CLIENT", "torchrun", "DGLBACKEND", "OnDiskDataset", "BuiltinDataset"),
-    *("ItemSampler", "sample_neighbor(", "fetch_feature", "copy_to(", "gb.DataLoader", "pin_memory_", "tqdm("),
-    *("dist.reduce", "torch.cuda.set_device", "torch.cuda.synchronize", "set_sharing_strategy", "mp.spawn"),
-]
+# Names of the guide and of the tutorials that are in no column "code" or "output" of COVERAGE.md.
+NAMES = "DistDataLoader BlockSampler dstdata DistributedItemSampler DGL_NUM_CLIENT set_sharing_strategy"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES.split())
 def test_every_api_of_the_guide_occurs_in_a_lesson(name):
     """The name is in a code cell or in an output, for example in the source of a function of ``support``."""
     assert any(name in code_of(path) + outputs_of(path) for path in LESSONS.values())

@@ -16,7 +16,7 @@ SECOND = Path(__file__).parent / "second"
 PIECE = re.compile(r"%%writefile scripts/mine/(\w+)\.py\n")
 NOT_YET = re.compile(r"(\w+)\.py: not yet\. 0 of (\d+) tests pass\.\n.*", re.DOTALL)
 LESSONS = "0[0-4]_*.ipynb"  # "0[0-8]_*.ipynb" takes twelve minutes more beside two other tests
-LATER = {"parallel", "ranks", "pitfalls", "graphbolt_loader"}
+LATER = {"cluster", "parallel", "ranks", "pitfalls", "graphbolt_loader"}
 # Cells that print a free choice of the learner: sampled neighbors, the order of an epoch, the rows of each rank
 FREE = re.compile(r"sample_csc\(.*generator\)|sample_blocks\(sample_plain|random_epoch\(torch|no average., 3\)")
 CORRECT = (
@@ -48,7 +48,7 @@ def test_lessons_give_same_results_with_second_solution(emulation, tmp_path):
     folder = make_lesson_folder()
     (folder / ".copied.json").write_text("{}")  # as in the folder of make lab, so that check copies the pieces
     lessons = [write_lesson(path, tmp_path) for path in sorted((ROOT / "notebooks").glob(LESSONS))]
-    paths = [ROOT, *(ROOT / name for name in ("tests", "notebooks", "scripts"))]
+    paths = [ROOT, *(ROOT / name for name in ("tests", "tests/helpers", "notebooks", "scripts"))]
     # Kernels would inherit PYTHONPATH, and find the course's pieces in notebooks/ before those of their folder.
     start = "import sys, pytest; sys.path[:0] = sys.argv.pop(1).split(':'); sys.exit(pytest.main(sys.argv[1:]))"
     command = [sys.executable, "-c", start, ":".join(map(str, paths))]

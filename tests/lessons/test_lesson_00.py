@@ -5,44 +5,32 @@ import math
 import re
 from pathlib import Path
 
-import pytest
-from solution_support import solutions
+from solution_support import answer_tests, solutions
 
 from support.exercises import lesson_00
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
-@pytest.mark.parametrize(
-    "right",
-    [
-        solutions("00").machines_needed,
-        lambda total, memory: max(1, math.ceil(total / (memory / 2))),
-        lambda total, memory: float(math.ceil(2 * total / memory)),
-    ],
-)
-def test_machines_needed_right(right, capsys):
-    lesson_00.check_machines_needed(right)
-    assert capsys.readouterr().out == "Exercise 1: correct\n"
+def got(value: str, expected: str) -> str:
+    """Return the pattern of a complaint with these numbers."""
+    return rf"not yet\. machines_needed\(.*\n  got       {value}\n  expected  {expected}\n  hint: "
 
 
-@pytest.mark.parametrize(
-    ("wrong", "got", "expected"),
-    [
-        (lambda _total, _memory: None, "None", "1"),
-        (lambda total, memory: total // memory, "0", "1"),
-        (lambda total, memory: max(1, 2 * total // memory), "2", "3"),  # rounds down
-        (lambda total, memory: math.ceil(total / memory), "1", "2"),  # fills the memory
-        (lambda total, memory: 2 * total // memory + 1, "3", "2"),  # one too many when it fits exactly
-        (lambda total, memory: 2 * total / memory, "0.375", "1"),  # not rounded
-    ],
-)
-def test_machines_needed_wrong(wrong, got, expected, capsys):
-    lesson_00.check_machines_needed(wrong)
-    text = capsys.readouterr().out
-    assert text.startswith("Exercise 1: not yet. machines_needed(")
-    assert f"got       {got}\n" in text
-    assert f"expected  {expected}\n  hint: " in text
+RIGHT = [
+    solutions("00").machines_needed,
+    lambda total, memory: max(1, math.ceil(total / (memory / 2))),
+    lambda total, memory: float(math.ceil(2 * total / memory)),
+]
+WRONG = {
+    "stub": (lambda *_: None, got("None", "1")),
+    "fills the memory": (lambda total, memory: total // memory, got("0", "1")),
+    "rounds down": (lambda total, memory: max(1, 2 * total // memory), got("2", "3")),
+    "fills the memory, rounds up": (lambda total, memory: math.ceil(total / memory), got("1", "2")),
+    "one too many when it fits exactly": (lambda total, memory: 2 * total // memory + 1, got("3", "2")),
+    "not rounded": (lambda total, memory: 2 * total / memory, got(r"0\.375", "1")),
+}
+test_right_machines, test_wrong_machines = answer_tests(lesson_00.check_machines_needed, RIGHT, WRONG)
 
 
 def test_the_map_links_every_lesson():

@@ -49,7 +49,7 @@ def logs(out: Path, name: str, ranks: int) -> list[str]:
 @pytest.mark.whole_run
 @pytest.mark.usefixtures("nothing_left")
 def test_first_sealed_program_hangs(out):
-    """Rank 1 waits for bytes of rank 2, and the others wait in an all-reduce, by the stacks that the ranks print."""
+    """In the printed stacks, rank 1 waits for bytes of rank 2, and the other ranks wait in an all-reduce."""
     pids = sealed.start("hang", 3)
     sealed.wait_until_quiet("hang", 2)
     assert all("step 7: computes" in text for text in logs(out, "hang", 3)[::2])

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from program_support import read_program
-from solution_support import NOTEBOOKS, answer_tests, solutions
+from solution_support import NOTEBOOKS, answer_tests, read_program, solutions
 from torch import Tensor
 
 from scripts.link_negatives import pair_loss
@@ -111,7 +110,7 @@ def test_ranks_and_loss_equal_manual_values():
     one, two = torch.tensor([0]), torch.tensor([1])
     assert ranks_among(h, one, two, torch.tensor([2, 3])).tolist() == [2.0]
     assert ranks_among(h, one, two, torch.tensor([2, 4])).tolist() == [2.5]  # 4 scores the same
-    assert ranks_among(h, one, two, torch.tensor([0, 1, 3])).tolist() == [1.0]  # the ends are no rivals
+    assert ranks_among(h, one, two, torch.tensor([0, 1, 3])).tolist() == [1.0]  # endpoints do not count
     expected = (np.log1p(np.exp(-1.0)) + np.log1p(np.exp(3.0))) / 2  # cosines 0.6 and 0.8
     assert pair_loss(h, one, two, torch.tensor([[2]])).item() == pytest.approx(expected)
 

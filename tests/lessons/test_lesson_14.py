@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_support import read_program
-from solution_support import answer_tests, solutions
+from solution_support import answer_tests, read_program, solutions
 from torch import Tensor
 
 from support.exercises import lesson_14
@@ -49,7 +48,7 @@ MERGES = {
 test_right_merge, test_wrong_merge = answer_tests(lesson_14.check_merge_gradients, [ANSWERS.merge_gradients], MERGES)
 
 
-# Exercise 3: the program's class, with a table and an optimizer of this process in the place of DGL's.
+# Exercise 3: the class of the program, with fakes of DGL's embedding and optimizer.
 
 
 class Table:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from program_support import edit, read_program
-from solution_support import NOTEBOOKS, answer_tests, solutions
+from solution_support import NOTEBOOKS, answer_tests, read_program, solutions
 
 from support.exercises import lesson_16
 
@@ -55,6 +54,14 @@ CHAINS = {
     "after other tries": ("7", ["2 FAILED", "5 COMPLETED", *DONE], EPOCHS[:4]),
 }
 test_right_chain, test_wrong_chain = answer_tests(lesson_16.check_chain, CHAINS, WRONG_CHAINS, "chain")
+
+
+def edit(source: str, *changes: tuple[str, str]) -> str:
+    """Return a script after replacements of text that it must contain."""
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    return source
 
 
 BROKEN = (NOTEBOOKS / "scripts" / "broken_job.sh").read_text()

@@ -85,7 +85,7 @@ def _cell(cell: dict[str, Any]) -> list[str]:
         found += [f"error output: {out.ename}: {out.evalue}" for out in outputs if out.output_type == "error"]
     for text in (cell.source, *(text for out in outputs for text in _texts(out))):
         found += [f"path of a machine: {path}" for path in MACHINE_PATH.findall(text)]
-    # nbval ignores a marker that it does not know, so a misspelt one switches nothing.
+    # nbval silently ignores unknown markers, so a misspelled marker has no effect.
     markers = set(re.findall(r"^\s*#+\s*(NBVAL\w*|PYTEST_VALIDATE\w*)", cell.source, re.M))
     markers |= {tag for tag in tags if tag.startswith("nbval")}
     found += [f"nbval does not know {m}" for m in sorted(markers - set(comment_markers) - set(metadata_tags))]
@@ -257,9 +257,9 @@ def run_nbval(pytester: pytest.Pytester, source: str, text: str) -> pytest.RunRe
     outputs = [new_output("stream", text=text)] if text else []
     cells = [new_code_cell(source, execution_count=1, outputs=outputs), new_code_cell("pass", execution_count=2)]
     nbformat.write(new_notebook(cells=cells), pytester.path / "x.ipynb")
-    plugin = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\npytest_plugins = ['nbval_support']"
+    plugin = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests' / 'helpers')!r})\npytest_plugins = ['nbval_support']"
     pytester.makeconftest(plugin)
-    (pytester.path / "light_imports.py").write_text((ROOT / "tests" / "light_imports.py").read_text())
+    (pytester.path / "light_imports.py").write_text((ROOT / "tests" / "helpers" / "light_imports.py").read_text())
     return pytester.runpytest_subprocess("-p", "light_imports", "--nbval", "--nbval-current-env", timeout=60)
 
 

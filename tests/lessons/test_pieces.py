@@ -21,7 +21,7 @@ SCRIPTS = ROOT / "notebooks" / "scripts"
 PIECES = sorted(path.stem.removeprefix("test_") for path in (SCRIPTS / "tests").glob("test_*.py"))
 WRONG = yaml.safe_load((Path(__file__).parent / "wrong.yaml").read_text())
 # Runs the public tests on each of the given folders until one fails, in forks of one process that has imported DGL.
-# Tests that name the changed function come first: a wrong body mostly fails there, and the other tests need no time.
+# Tests that name the changed function run first. A wrong body usually fails there, so the other tests do not run.
 DRIVER = """
 import inspect, os, signal, sys
 import dgl, pytest, torch, torch._dynamo  # the first optimizer would import _dynamo in each fork
@@ -33,7 +33,7 @@ class ByName:
 for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
     if (pid := os.fork()) == 0:
         signal.alarm(200)
-        paths = f"pythonpath={folder} {os.path.abspath('scripts')}"  # a piece can import other pieces
+        paths = f"pythonpath={folder} {os.path.abspath('scripts')} .."  # a piece can import other pieces
         words = ["-x", "-q", "-o", paths, f"scripts/tests/test_{sys.argv[1]}.py"]
         os._exit(pytest.main(words, [ByName()]))
     print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

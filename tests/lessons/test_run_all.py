@@ -11,12 +11,13 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbval_support import make_lesson_folder, programs_of, why_not_runnable
-from solution_support import NOTEBOOKS, lesson_code
+from solution_support import NOTEBOOKS
 
+from scripts import anatomy_tools
 from support.lessons import programs
 from tutorial_lib.launcher.backends import persistent
 
-PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "hostname", "ssh-keygen"]
+PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "wc", "cut", "rm", "xargs", "hostname"]
 LESSONS = {
     "09_anatomy_of_a_cluster": ["ps", "ss"],
     "12_finale_ogbn_products": ["ps", "sshd", "rsync"],
@@ -38,7 +39,7 @@ def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set PATH to our environment and basic programs, and return its first folder, which is empty."""
     (first := tmp_path / "first").mkdir()
     (basic := tmp_path / "bin").mkdir()
-    link(basic, PRESENT)
+    link(basic, [*PRESENT, "ssh-keygen"])
     monkeypatch.setenv("PATH", os.pathsep.join([str(first), str(Path(sys.executable).parent), str(basic)]))
     monkeypatch.setattr(programs, "_reported", set())
     return first
@@ -110,11 +111,10 @@ def test_lesson_shows_stack_without_py_spy(emulation, monkeypatch, bare_path):
 
 def test_wait_ends_when_process_fails(tmp_path):
     """The error contains the end of the log."""
-    lesson = lesson_code("09", "log", "wait_until")
-    (tmp_path / "server-1.log").write_text("PermissionError: .dgl\n")
-    process = subprocess.Popen(["sh", "-c", "exit 3", str(tmp_path)])
-    with pytest.raises(RuntimeError, match=r"server-1 ended with exit code 3.*\nPermissionError: .dgl"):
-        lesson.wait_until(lambda: False, 20, **{"server-1": process})
+    (log := tmp_path / "server-1.log").write_text("PermissionError: .dgl\n")
+    process = subprocess.Popen(["sh", "-c", "exit 3"])
+    with pytest.raises(RuntimeError, match=r"server-1.log ended with exit code 3.*\nPermissionError: .dgl"):
+        anatomy_tools.wait_until(lambda: False, {log: process}, 20)
 
 
 def test_slurm_needs_root(monkeypatch, capsys):

@@ -40,7 +40,7 @@ class Part:
         self.formats = graph.formats()
         self.feats = {key: value[nodes[inner].argsort()] for key, value in feats.items()}
         self.edge_feats = {key: value[edges[inner_edge].argsort()] for key, value in edge_feats.items()}
-        # What a server relies on: inner ones first, and their new ids without a gap.
+        # Servers need the inner nodes and edges first, with consecutive new IDs.
         assert inner[: inner.sum()].all()
         assert inner_edge[: inner_edge.sum()].all()
         for ids, chosen in ((graph.ndata[dgl.NID], inner), (graph.edata[dgl.EID], inner_edge)):
@@ -80,7 +80,7 @@ def test_parts_are_equivalent_to_dgl_parts(which, parts, small_dataset, tmp_path
     description = [json.loads((tmp_path / who / "g.json").read_text()) for who in ("dgl", "ours")]
     for text in description:
         for part in range(parts):
-            text[f"part-{part}"].pop("part_graph_graphbolt", None)  # asked for in one of the two only
+            text[f"part-{part}"].pop("part_graph_graphbolt", None)  # only our writer adds this key
         for key in ("node_map_dtype", "edge_map_dtype"):
             text.pop(key, None)
     assert description[0] == description[1]

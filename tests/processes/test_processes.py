@@ -23,10 +23,10 @@ from tutorial_lib.errors import InputError
 pytestmark = pytest.mark.usefixtures("nothing_left")
 METHODS = pytest.mark.parametrize("start", [fork, spawn])
 LIMIT = 100.0  # against hangs: on a busy computer, a spawned rank needs half a minute to start
-TESTS = str(Path(__file__).parents[1])
+HELPERS = str(Path(__file__).parents[1] / "helpers")
 
 
-ENVIRONMENT = {"PYTHONPATH": TESTS, "OMP_NUM_THREADS": "2"}
+ENVIRONMENT = {"PYTHONPATH": HELPERS, "OMP_NUM_THREADS": "2"}
 
 
 def run_python(*words: str) -> subprocess.CompletedProcess[str]:
@@ -175,7 +175,7 @@ def test_in_jupyter():
     from nbclient import NotebookClient
 
     cells = [
-        "import sys; sys.path.insert(0, " + repr(TESTS) + ")\n"
+        "import sys; sys.path.insert(0, " + repr(HELPERS) + ")\n"
         "from support.processes import spawn, fork\nimport rank_functions as rf\nfork(rf.print_everywhere, 2)",
         "spawn(rf.thread_count, 1, threads=2, timeout=60)",
         "def mine(rank, world_size):\n    print('from a cell')\n    return rank\nfork(mine, 2)",

@@ -19,7 +19,7 @@ from tutorial_lib.launcher.backends import namespaces as ns
 
 
 def make_namespaces() -> None:
-    """Without root's rights, or without root's right to do so: as root of a user namespace."""
+    """Create the namespaces as root. If this is not allowed, create them in a new user namespace."""
     kinds = ("mnt", "net", "ipc", "pid")
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):

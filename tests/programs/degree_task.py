@@ -5,13 +5,12 @@ As ``tutorial_lib/tasks/degree.py``, with ``TaskEntry("degree", "DegreeTask", la
 """
 
 import math
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.sampling.loader import Store
-from tutorial_lib.tasks.node import NodeTask
+from tutorial_lib.tasks.node import NodeInputs, NodeTask
 from tutorial_lib.trainer.comm import barrier
 
 
@@ -29,7 +28,7 @@ class DegreeTask(NodeTask):
         barrier()  # no rank reads a row before its rank has written it
         return degrees
 
-    def loss(self, model: nn.Module, inputs: tuple[Any, Any, Tensor]) -> tuple[Tensor, int]:
+    def loss(self, model: nn.Module, inputs: NodeInputs) -> tuple[Tensor, int]:
         blocks, rows, labels = inputs
         return F.mse_loss(model(blocks, rows).flatten(), labels.flatten()), len(labels)
 

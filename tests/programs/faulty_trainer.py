@@ -1,9 +1,8 @@
 """A trainer for tests: ``faulty_trainer.py GRAPH FAULT RANK`` joins a job, then does FAULT on RANK.
 
-With FAULT ``loop:N`` it draws and trains on N batches (a gradient's all-reduce in each), for faults from outside.
+``loop:N`` samples N batches and calls all_reduce after each, until a test injects a fault from outside.
 """
 
-import itertools
 import os
 import sys
 import time
@@ -13,7 +12,6 @@ import torch
 import torch.distributed as dist
 from dgl.dataloading import DistNodeDataLoader, MultiLayerNeighborSampler
 from dgl.distributed import node_split
-from torch.distributed.algorithms.join import Join
 
 from tutorial_lib.sampling.loader import BatchLoader
 from tutorial_lib.trainer.session import open_session, serve_if_server
@@ -37,34 +35,6 @@ def loop(session, steps: int) -> None:
             step += 1
             if step == steps:
                 return
-
-
-def uneven(session) -> None:
-    """With Join, ranks with 6 and 2 batches end with the weights that one process computes."""
-    rows = [torch.arange(60).split(10), torch.arange(60, 80).split(10)]
-    feat = session.graph.ndata["feat"]
-
-    def new_model() -> torch.nn.Linear:
-        torch.manual_seed(0)
-        return torch.nn.Linear(feat.shape[1], 1)
-
-    model = torch.nn.parallel.DistributedDataParallel(new_model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with Join([model]):
-        for ids in rows[session.rank]:
-            optimizer.zero_grad()
-            model(feat[ids]).square().mean().backward()
-            optimizer.step()
-    alone = new_model()
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.01)
-    for batches in itertools.zip_longest(*rows):
-        optimizer.zero_grad()
-        for ids in filter(torch.is_tensor, batches):
-            (alone(feat[ids]).square().mean() / 2).backward()  # the mean over both ranks
-        optimizer.step()
-    pairs = zip(model.module.parameters(), alone.parameters(), strict=True)
-    equal = all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
-    session.events.emit("compared", equal=equal, batches=len(rows[session.rank]))
 
 
 class FailingSampler(MultiLayerNeighborSampler):
@@ -93,8 +63,6 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             loader = BatchLoader(session.graph, seeds, [5, 5], 10, shuffle=True)
             counted = sum(len(batch.seeds) for _step, batch in loader.batches(0))
             session.events.emit("counted", seeds=counted)
-        elif fault == "uneven":
-            uneven(session)
         elif fault == "sampler":  # all samplers together open the graph
             sampler = FailingSampler([5]) if session.rank == int(rank) else MultiLayerNeighborSampler([5])
             for _ in DistNodeDataLoader(session.graph, torch.arange(50), sampler, batch_size=10):
@@ -113,13 +81,13 @@ def main(graph_name: str, fault: str, rank: str) -> None:
             if fault == "memory":
                 exhaust_memory()
             if fault == "skip":
-                return  # leaves without the barrier that the others are in: waits in `leave`
+                return  # skips the barrier of the other ranks, and waits when it leaves the session
             time.sleep(1000)
         elif fault == "skip":
-            dist.all_reduce(torch.zeros(1))  # the one that the other rank skips
+            dist.all_reduce(torch.zeros(1))  # the other rank skips this call
             dist.all_reduce(torch.zeros(1))
         else:
-            dist.barrier()  # waits for the rank that never comes
+            dist.barrier()  # the failed rank never enters it
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Run by test_pipeline.py on two machines: the edges that the servers have, and logits of the same nodes.
+"""A trainer of test_pipeline.py, which reports the edges on the servers and compares logits of the same nodes.
 
-Over all neighbors nothing is left to chance, so DGL's loader and the pipeline with every setting give equal logits.
+With all neighbors, no batch is random. DGL's loader and the pipeline must return equal logits with every setting.
 """
 
 import sys

@@ -16,9 +16,9 @@ def lists_of(sampler: NeighborSampler, nodes: list[int], fanout: int) -> list[li
 
 @pytest.mark.parametrize("graphbolt", [False, True])
 def test_neighbors_are_sampled_locally_and_by_owner(monkeypatch, graphbolt):
-    """D4. Samples do not change which lists are here.
+    """D4. Sampling does not change the cached adjacency.
 
-    The budget holds the list of node 4 and not that of node 3, which its own machine samples.
+    The budget suffices for the neighbors of node 4. Another machine samples the neighbors of node 3.
     """
     machines = FakeCluster(monkeypatch, NEIGHBORS, 0, 3, 6, graphbolt=graphbolt)
     sampler = NeighborSampler(machines.graph, 4, 2)
@@ -47,9 +47,9 @@ def test_neighbors_are_sampled_locally_and_by_owner(monkeypatch, graphbolt):
 
 
 def test_adjacency_of_most_used_nodes_is_cached(monkeypatch):
-    """D4. The lists depend on the partition and the budget alone.
+    """D4. The cached adjacency depends only on the partition and the budget.
 
-    This part has nodes 0 to 3. Node 5 has three edges into it, node 4 has one. Node 6 is a neighbor of node 5.
+    This part has nodes 0 to 3. Three of its edges start at node 5 and one at node 4. Node 6 is a neighbor of node 5.
     """
     neighbors = {0: [5], 1: [5, 4], 2: [5], 3: [1], 4: [0, 5], 5: [0, 6, 1], 6: [5], 7: []}
     cases = [(0, 3, []), (12, 3, [5]), (19, 3, [5]), (20, 2, [5, 4]), (20, 1, []), (100, 3, [4, 5, 6])]

@@ -1,8 +1,8 @@
 """Start many jobs and inject one fault each at a random moment: ``python tests/soak [--launches 100] [--seed 0]``.
 
-Three backends take turns. On each, every ``train`` resumes the same run, which finally completes. Its losses must
-equal those of an undisturbed run. After each job, no process or file may be left, the files of the user must be
-unchanged, and the report must name the cause.
+The jobs run on three backends. On each backend, every ``train`` resumes the same run, which completes at the end. Its
+losses must equal those of an undisturbed run. After each job, no process or file may be left, the files of the user
+must be unchanged, and the report must name the cause.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from backends import Emulated, Local, SoakBackend, Ssh
 from commands import MARK

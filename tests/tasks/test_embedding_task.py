@@ -59,7 +59,7 @@ def test_initial_rows_depend_only_on_original_id(dataset) -> None:
 
 
 def test_epoch_and_validation_leave_no_gradient_trace(dataset) -> None:
-    """D12. Validation leaves no gradient trace, and an epoch forgets the rows of each step."""
+    """D12. Validation leaves no gradient trace, and training clears the trace after each step."""
     graph, task = dataset.graph, EmbeddingTask(LocalShard(dataset), CONFIG)
     train = graph.ndata["train_mask"].nonzero().flatten()[:300]
     task.train_loader = BatchLoader(graph, train, CONFIG.fanouts, CONFIG.batch_size, shuffle=True)
@@ -84,7 +84,7 @@ def test_resume_single_process_with_equal_rows(source: DataSource, tmp_path: Pat
     start = new_embedding(shard_of(torch.arange(len(learned))), "_N", CONFIG.embedding_size, CONFIG.seed).weight
     moved = (whole["node/weight"] != start).any(1)
     assert moved.float().mean() > 0.5
-    assert not (moved & ~learned).any()  # a row that no step has read is as it was
+    assert not (moved & ~learned).any()  # rows that no step has read are unchanged
 
 
 def raw_rows(run: Path, machines: int) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ NODES = 30
 
 
 class Strict(GraphSAGE):
-    """A custom layer with dropout."""
+    """A model whose layers fail in training mode."""
 
     def layer(self, depth, block, rows):
         assert not self.training

@@ -140,7 +140,7 @@ def test_resume_with_equal_embeddings_after_killed_trainer(emulation, nothing_le
     assert all(not torch.allclose(rows[0][name], first[name].weight, atol=1e-3) for name in rows[0])
     same = np.load(out / "predictions.npy") == np.load(whole / "predictions.npy")
     assert same.mean() > 0.998
-    # The weights and rows of the machines, evaluated here on the plain graph, predict what they predicted together.
+    # On the whole graph in this process, the saved weights and rows give the same predictions.
     shard = LocalShard(academic)
     config = TrainConfig.from_dict(json.loads((whole / "checkpoint" / "config.json").read_text()))
     model = HeteroTask(shard, config).model

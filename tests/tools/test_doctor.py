@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from commands import tutorial
@@ -38,31 +37,20 @@ def test_doctor_checks_emulated_machines(emulation, partition_of):
     found = {finding.check: finding.status for finding in findings if finding.machine == "machine-1"}
     assert set(found.values()) == {"ok"}
     assert {"address", "ports", "partition", "clock"} <= set(found)
-    alone = {finding.check: finding for finding in examine_machines(Layout(None), partition_of(2).config)}
-    assert "has 2 parts for 1 machines" in alone["partition"].detail
 
 
 @pytest.fixture
 def over_ssh(tmp_path, monkeypatch):
-    """``over_ssh(script, addresses)``: findings with an ssh client that runs a shell script with ``$last``."""
+    """``over_ssh(script, addresses)``: findings with an ssh client that is a shell script."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
-    def look(script: str, addresses: str = "127.0.0.1\n", part_config: Path | None = None, **options) -> list[Finding]:
+    def look(script: str, addresses: str, **options) -> list[Finding]:
         (config := tmp_path / "ip_config.txt").write_text(addresses)
-        (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor last; do :; done\n{script}\n")
+        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "ssh").chmod(0o755)
-        return examine_machines(Layout(None, ssh_machines=SshMachines(config, **options)), part_config)
+        return examine_machines(Layout(None, ssh_machines=SshMachines(config, **options)), None)
 
     return look
-
-
-def test_doctor_checks_machine_over_ssh(over_ssh, partition_of):
-    """The machine over ssh is this computer."""
-    findings = over_ssh('echo "Welcome!"; exec sh -c "$last"', part_config=partition_of(1).config)
-    found = {finding.check: finding.status for finding in findings}
-    assert {found[check] for check in ("machines", "versions", "address", "partition", "clock")} == {"ok"}
-    refused = over_ssh("echo 'me@127.0.0.1: Permission denied (publickey).' >&2; exit 255", ssh_username="me")
-    assert "Permission denied" in only_failure(refused).detail
 
 
 def test_public_addresses_are_not_contacted(over_ssh, tmp_path):

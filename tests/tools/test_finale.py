@@ -1,16 +1,11 @@
-"""``finale`` and its report: recipe, estimate, checked predictions, and an interrupted run."""
+"""``finale`` and its report: recipe, estimate and checked predictions. Lesson 12 interrupts and resumes a finale."""
 
 import contextlib
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
+import shutil
 
 import numpy as np
 import pytest
-from commands import restore_default_signals, wait_for_event
 
 from support import finale_report
 from tutorial_lib.errors import InputError, JobError
@@ -33,19 +28,6 @@ def test_large_run_needs_confirmation(monkeypatch, capsys):
         monkeypatch.setattr(jobs, "ask_yes_no", lambda _question, answer=answer: answer)
         with contextlib.nullcontext() if answer else pytest.raises(InputError, match="was not confirmed"):
             confirm(0.1, epochs=100_000)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--dataset", "synthetic-products", "--full", "--epochs", "1000", "--out", "out"], "was not confirmed"),
-    ],
-)
-def test_finale_refuses_invalid_options(words, message, run_here, tmp_path):
-    done = run_here("finale", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -92,28 +74,8 @@ def test_published_figures_are_shown_only_for_the_published_graph(tmp_path):
 
 
 @pytest.mark.cluster
-def test_finale_resumes_after_interrupt(emulation, nothing_left, data_root, tmp_path):
-    out, command = tmp_path / "finale", [sys.executable, "-m", "tutorial_lib"]
-    settings = "--scale 0.005 --epochs 12 --fanouts 5,5 --hidden-size 32 --batch-size 100"
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    words = [*command, "finale", *settings.split(), "--root", str(data_root), "--out", str(out)]
-    first = subprocess.Popen(words, **options, start_new_session=True, preexec_fn=restore_default_signals)
-    try:
-        wait_for_event(out, "checkpoint", first)
-        os.killpg(first.pid, signal.SIGINT)
-        printed = first.communicate(timeout=60)[1]
-    finally:
-        first.kill()
-    assert first.returncode == 130
-    again = f"finale --resume --out {out}"
-    assert printed.endswith(f"to continue: python -m tutorial_lib {again}\n")
-    second = subprocess.run([*command, *again.split(), "--trust"], **options, timeout=300)
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert "from the checkpoint" in second.stdout
-    assert "checking the predictions in original IDs" in second.stdout
-    result = json.loads((out / "result.json").read_text())
-    assert result["resumed_epochs"] >= 1
-    assert [epoch["epoch"] for epoch in result["epochs"]] == list(range(12))
+def test_report_is_one_page_without_other_files(finished_run, tmp_path):
+    out = shutil.copytree(finished_run.out, tmp_path / "run")
     page = finale_report.write_report(out).read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "src=" not in page.replace('src="data:image', "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_support import NO_ROWS, SETTINGS, flip_bit, load, make_epochs, save, train, train_small_model
+from checkpoint_support import NO_ROWS, SETTINGS, flip_bit, load, make_epochs, save, train_small_model
 from rank_functions import save_and_load
 
 from support.processes import fix_openmp, fork
@@ -23,19 +23,6 @@ from tutorial_lib.trainer.manifest import (
     read_checkpoint,
     remove_checkpoints,
 )
-
-
-@pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, torch.optim.SGD])
-def test_resume_is_exact(tmp_path, optimizer_class):
-    options = {"momentum": 0.9} if optimizer_class is torch.optim.SGD else {"amsgrad": True, "betas": (0.8, 0.99)}
-    model, optimizer = train_small_model(optimizer_class, **options)
-    save(tmp_path, model, optimizer, TrainState(make_epochs(1, loss=float("nan"))))
-    other, other_optimizer = train_small_model(optimizer_class, steps=0, **options)
-    assert load(tmp_path, other, other_optimizer).epoch == 1
-    for _ in range(3):
-        train(model, optimizer)
-        train(other, other_optimizer)
-    assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_two_checkpoints_are_kept(tmp_path):
@@ -200,14 +187,14 @@ def test_damage_on_one_machine_affects_all_ranks(tmp_path):
 
 
 def test_old_checkpoint_is_kept_until_new_manifest(tmp_path):
-    """Rank 0 takes half a second to write each manifest. The first trainer of another machine removes, too."""
+    """Rank 0 needs half a second for each manifest. The first trainer of each machine removes old checkpoints."""
     shared = tmp_path / "shared"
     run_ranks("slow", shared, shared)
     assert {path.name for path in shared.glob("epoch-*")} == {"epoch-0002", "epoch-0003"}
 
 
 def test_different_settings_are_listed(saved):
-    """D17. Every setting that differs from the checkpoint is listed, and a checkpoint changes none of an optimizer."""
+    """D17. The error lists every setting that differs from the checkpoint, except the number of epochs."""
     found = read_checkpoint(saved).manifest.description
     check_same_settings(found, {**SETTINGS, "epochs": 30}, saved)
     words = r"hidden_size 8 in the checkpoint, 16 now; .*; machines None in the checkpoint, 2 now"

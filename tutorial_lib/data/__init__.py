@@ -27,7 +27,7 @@ def check_dataset_arguments(name: str, scale: float, seed: int) -> None:
         raise InputError(f"{name}: seed is {seed}, expected 0 to {2**32 - 1}")
     largest = 8.0 if name == "synthetic-products" else 1.0
     if name in GENERATED and not SMALLEST_SCALE <= scale <= largest:
-        remedy = "At 1.0 it has the size of ogbn-products or ogbn-mag. 0.04 suits a laptop."
+        remedy = "Scale 1.0 has the size of ogbn-products or ogbn-mag. Scale 0.04 suits a laptop."
         raise InputError(f"{name}: scale {scale} is outside {SMALLEST_SCALE} to {largest}", remedy)
     if name not in DATASET_NAMES and not os.path.exists(os.path.expanduser(name)):
         suggestion = "".join(f"Did you mean {match}? " for match in get_close_matches(name, DATASET_NAMES, 1))

@@ -25,7 +25,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject
 
 SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
-SPARSE_IDS = 1000  # if an ID exceeds this times the number of sources and destinations, IDs are not consecutive
+SPARSE_IDS = 1000  # largest ID per endpoint of an edge. Above it, nodes.csv must list the nodes
 
 
 class Description(BaseModel):
@@ -86,7 +86,7 @@ def load_user_graph(path: Path, *, seed: int = 0, add_reverse_edges: bool = Fals
 
 
 def _check_types(path: Path, files: GraphFiles) -> str:
-    """Return the type with labels, and check the names of the types. A single type gets DGL's name."""
+    """Check the names of the types, give a single type DGL's name in ``files``, and return the type with labels."""
     if len(files.nodes) == len(files.edges) == 1:
         files.nodes = {NODE: next(iter(files.nodes.values()))}
         files.edges = {EDGE: next(iter(files.edges.values()))}
@@ -167,7 +167,7 @@ def _read_edges(path: Path) -> dict[str, pa.Array]:
 
 
 def _ids_in(folder: Path, ntype: str, columns: list[pa.Array]) -> tables.Ids:
-    """Return the IDs of the nodes in edges as a range, or sorted if they are not integers from 0 on."""
+    """Return the node IDs that edges contain, as a range if they are integers from 0 on, else as a sorted array."""
     if not columns:
         raise InputError(f"{folder}: no file names the nodes of type {ntype}", "Write nodes.csv, with a column id.")
     are_integers = all(pa.types.is_integer(column.type) for column in columns)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tutorial_lib import errors
 from tutorial_lib.errors import InputError, JobError, WaitedTooLong, describe_exit_code, retry_until_timeout
@@ -50,11 +50,12 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
                 log.parent.mkdir(parents=True, exist_ok=True)
                 with log.open("ab") as error_log:
                     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": error_log}
-                    agent: Any = self.backend.popen(machine, run_module("tutorial_lib.launcher.agent"), **pipes)
+                    agent = self.backend.popen(machine, run_module("tutorial_lib.launcher.agent"), **pipes)
                 self.processes.append(agent)
+                stdin, stdout = (pipe.fileno() for pipe in (agent.stdin, agent.stdout) if pipe is not None)
                 self.connected.add(machine_index)
-                self._selector.register(agent.stdout.fileno(), selectors.EVENT_READ, machine_index)
-                self._channels.append(msg.Channel(agent.stdout.fileno(), agent.stdin.fileno()))
+                self._selector.register(stdout, selectors.EVENT_READ, machine_index)
+                self._channels.append(msg.Channel(stdout, stdin))
             hellos = self._collect(msg.Hello, "the agents to start", START_SECONDS)
             digest = package_digest()
             if differing := [k for k, hello in enumerate(hellos) if hello.package != digest]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
@@ -54,7 +53,7 @@ def verdict(passed: bool, check: str, detail: str, remedy: str, machine: str = "
     return Finding(check, OK if passed else FAIL, detail, "" if passed else remedy, machine)
 
 
-def run_checks(checks: Iterable[Callable[..., Any]], *arguments: object, **options: object) -> Findings:
+def run_checks(checks: Iterable[Callable], *arguments: object, **options: object) -> Findings:
     """Return the findings of all checks, each of which returns one or several. An exception is a finding, too."""
     findings = Findings()
     for check in checks:

@@ -19,10 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher.backends.namespaces import die_with_parent
 from tutorial_lib.launcher.messages import POLL_SECONDS, Channel
 
@@ -39,13 +39,13 @@ def _die_with(parent_pid: int) -> None:
 
 def start_process(argv: Sequence[str], env: dict[str, str], cwd: str, log: Path, fds: Sequence[int] = ()) -> int:
     """Start a program that appends its output to ``log``, and return its PID for ``os.wait4``."""
-    agent_pid = os.getpid()
+    agent_pid = os.getpid()  # preexec_fn is safe, because the agent has one thread
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     # In a large job, a process has more sockets than the usual limit allows, and samplers send tensors as open files.
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     with log.open("ab") as output:
-        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        options: Any = {"start_new_session": True, "preexec_fn": lambda: _die_with(agent_pid)}  # safe with one thread
+        streams: JsonObject = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        options: JsonObject = {"start_new_session": True, "preexec_fn": lambda: _die_with(agent_pid)}
         child = subprocess.Popen(argv, cwd=cwd, env=env, pass_fds=fds, **streams, **options)
     _started.append(child)
     return child.pid

@@ -149,13 +149,13 @@ def _write_folder(dataset: Dataset, inputs: JsonObject, method: str, folder: Pat
     from tutorial_lib.partition.writer import Writer  # only now, because DGL takes 2 s and 80 MB
 
     log("numbering nodes and edges part by part")
-    nodes, edges, halo_nodes, num_cut = Writer(dataset, part_of, parts, folder).write(name, inputs["method"], log)
+    counts = Writer(dataset, part_of, parts, folder).write(name, inputs["method"], log)
     if dataset.ids is not None:
         write_ids(folder, dataset.ids)
     log("counting the cut and writing checksums")
-    train_nodes = np.bincount(part_of[train], minlength=parts).tolist()
-    cut_share = num_cut / graph.num_edges()
-    report = PartitionReport(parts, inputs["method"], nodes, edges, train_nodes, halo_nodes, num_cut, cut_share)
+    counts["train_nodes"] = np.bincount(part_of[train], minlength=parts).tolist()
+    counts["edge_cut_share"] = counts["edge_cut"] / graph.num_edges()
+    report = PartitionReport(parts, inputs["method"], **counts)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths}
     manifest = {

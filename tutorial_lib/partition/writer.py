@@ -6,8 +6,8 @@ renumbers the graph once, so that a part is a range of nodes and a range of edge
     new node IDs    part by part, in a part type by type, then by original ID
     new edge IDs    by the part of the destination, in a part relation by relation, then by destination
 
-A part stores its inner nodes, the edges that end at them, and the edges that leave it, although the part of the
-destination owns these. The nodes of other parts at these edges are its halo. DGL stores the same.
+A part stores its inner nodes and all edges at them. It owns the edges that end at them. An edge that leaves the part
+belongs to the part of its destination. The nodes of other parts at all these edges are the halo. DGL stores the same.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ import torch
 from dgl.data.utils import save_graphs, save_tensors
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.data.base import Dataset, Pairs, read_endpoints, release_pages
+from tutorial_lib.data.base import EDGE, NODE, Dataset, Pairs, read_endpoints, release_pages
 from tutorial_lib.files import JsonObject, write_json
 from tutorial_lib.partition.assign import BLOCK, offsets, type_offsets
 
@@ -30,13 +30,18 @@ MOST_MAPPED = 1 << 28  # edges. A larger generated graph gets no edge_map.npy, w
 
 
 class Writer:
-    """The graph with new node IDs. ``source`` is the source of each edge, relation by relation, then by destination."""
+    """Renumbers a graph and writes its parts. ``source`` has the source of each edge, by relation and destination."""
 
     def __init__(self, dataset: Dataset, part_of: np.ndarray, parts: int, folder: Path) -> None:
         graph = self.graph = dataset.structure
-        self.parts, self.folder, self.typed = parts, folder, not graph.is_homogeneous
-        names = (graph.ntypes, map(":".join, graph.canonical_etypes)) if self.typed else (["_N"], ["_N:_E:_N"])
-        self.ntypes, self.etypes = ({name: number for number, name in enumerate(type_names)} for type_names in names)
+        self.parts = parts
+        self.folder = folder
+        self.typed = not graph.is_homogeneous
+        ntypes, etypes = [NODE], [":".join(EDGE)]
+        if self.typed:
+            ntypes, etypes = graph.ntypes, list(map(":".join, graph.canonical_etypes))
+        self.ntypes = {name: number for number, name in enumerate(ntypes)}
+        self.etypes = {name: number for number, name in enumerate(etypes)}
         by_part = np.argsort(part_of, kind="stable")
         type_starts = type_offsets(dataset)
         num_types, starts = len(self.ntypes), np.array([*type_starts.values()])
@@ -54,7 +59,8 @@ class Writer:
         self.edge_range = offsets(np.diff(self.bounds).T.ravel())
 
     def _group_edges(self, new_ids: dict[str, np.ndarray]) -> None:
-        graph, n, count = self.graph, self.graph.num_nodes(), self.graph.num_edges()
+        graph = self.graph
+        n, count = graph.num_nodes(), graph.num_edges()
         degrees = np.zeros((len(self.etypes), n), np.int64)
         for degree, relation in zip(degrees, graph.canonical_etypes, strict=True):
             for dst in read_endpoints(graph, relation, 1):
@@ -64,7 +70,8 @@ class Writer:
         keep_ids = not isinstance(graph, Pairs) or count <= MOST_MAPPED
         ids = np.empty(count if keep_ids else 0, np.int32 if count < 2**31 else np.int64)
         for next_position, relation in zip(self.indptr[:-1].reshape(-1, n), graph.canonical_etypes, strict=True):
-            num_read, new_src, new_dst = 0, new_ids[relation[0]], new_ids[relation[2]]
+            num_read = 0
+            new_src, new_dst = new_ids[relation[0]], new_ids[relation[2]]
             for src, dst in zip(*(read_endpoints(graph, relation, endpoint) for endpoint in (0, 1)), strict=True):
                 edge_numbers = np.arange(num_read, num_read + len(src), dtype=ids.dtype)
                 block = sp.coo_array((edge_numbers, (new_dst[dst.numpy()], new_src[src.numpy()])), shape=(n, n))
@@ -84,8 +91,8 @@ class Writer:
                     ids[start : start + BLOCK].astype(np.int64).tofile(file)
         self.edge_ids = ids if any(graph.edges[etype].data for etype in graph.canonical_etypes) else ids[:0].copy()
 
-    def write(self, name: str, method: str, log: Callable[[str], None]) -> tuple[list[int], list[int], list[int], int]:
-        """Write the files. Return the nodes, edges and halo nodes of each part, and the number of cut edges."""
+    def write(self, name: str, method: str, log: Callable[[str], None]) -> JsonObject:
+        """Write the files. Return ``nodes``, ``edges``, ``halo_nodes`` and ``edge_cut`` of a ``PartitionReport``."""
         graph, num_types = self.graph, len(self.ntypes)
         counts = []
         file_names = {"node_feats": "node_feat.dgl", "edge_feats": "edge_feat.dgl", "part_graph": "graph.dgl"}
@@ -110,19 +117,21 @@ class Writer:
             save_tensors(files["edge_feats"], self._rows(graph.edges, graph.canonical_etypes, self.etypes, edges))
         write_json(self.folder / f"{name}.json", description)
         halo_nodes, leaving = map(list, zip(*counts, strict=True))
-        return np.diff(self.first_node).tolist(), np.diff(self.bounds).sum(axis=0).tolist(), halo_nodes, sum(leaving)
+        nodes, edges = np.diff(self.first_node), np.diff(self.bounds).sum(axis=0)
+        return {"nodes": nodes.tolist(), "edges": edges.tolist(), "halo_nodes": halo_nodes, "edge_cut": sum(leaving)}
 
     def _write_structure(self, part: int, files: dict[str, str]) -> tuple[int, int]:
         """Write one part, with inner nodes and edges first. Return the numbers of halo nodes and leaving edges."""
-        n, (begin, end) = len(self.type_of), self.first_node[part : part + 2].tolist()
-        inner = self.bounds[:, part : part + 2]
+        n = len(self.type_of)
+        begin, end = self.first_node[part : part + 2].tolist()
+        inner = self.bounds[:, part : part + 2]  # where the inner edges of each relation begin and end in ``source``
         halo = np.zeros(n, bool)
         for first, last in inner:
             halo[self.source[first:last]] = True
         halo[begin:end] = False
         halo_nodes = int(halo.sum())
         leaving_chunks = [np.empty(0, np.int64)]
-        for first, last in np.reshape([0, *inner.flat, len(self.source)], (-1, 2)):
+        for first, last in np.reshape([0, *inner.flat, len(self.source)], (-1, 2)):  # outside of the inner edges
             for start in range(first, last, BLOCK):
                 block = self.source[start : min(start + BLOCK, last)]
                 leaving_chunks.append(np.flatnonzero((block >= begin) & (block < end)) + start)
@@ -133,13 +142,13 @@ class Writer:
         nodes = np.concatenate([np.arange(begin, end), np.flatnonzero(halo)])
         local_id = np.full(n, -1, np.int32)
         local_id[nodes] = np.arange(len(nodes))
-        rows = (np.arange(len(inner))[:, None] * n + np.arange(begin, end)).ravel()
-        rows = np.repeat(rows.astype(np.int32), self.indptr[rows + 1] - self.indptr[rows])
-        rows = np.concatenate([rows, leaving_rows.astype(np.int32)])
+        rows = (np.arange(len(inner))[:, None] * n + np.arange(begin, end)).ravel()  # relation * N + node, as in indptr
+        num_edges = self.indptr[rows + 1] - self.indptr[rows]
+        rows = np.concatenate([np.repeat(rows.astype(np.int32), num_edges), leaving_rows.astype(np.int32)])
         src = local_id[np.concatenate([*(self.source[first:last] for first, last in inner), self.source[leaving]])]
         dst = local_id[rows % n]
         etypes = rows // n if self.typed else None
-        del rows, leaving_rows, halo, local_id
+        del rows, num_edges, leaving_rows, halo, local_id
         if "part_graph_graphbolt" in files:
             self._write_graphbolt(src, dst, etypes, nodes, files["part_graph_graphbolt"])
         src = torch.from_numpy(src).long()  # one after the other, to hold only one array in both types
@@ -148,7 +157,7 @@ class Writer:
         owner = np.searchsorted(self.first_node, destination, side="right") - 1
         first, last = self.edge_range[[part * len(inner), (part + 1) * len(inner)]].tolist()
         ids = torch.arange(first, first + len(src))
-        leaving += self.edge_range[owner * len(inner) + relation] - self.bounds[relation, owner]
+        leaving += self.edge_range[owner * len(inner) + relation] - self.bounds[relation, owner]  # now edge IDs
         ids[last - first :] = torch.from_numpy(leaving)
         graph.edata[dgl.EID] = ids
         graph.edata["inner_edge"] = ((ids >= first) & (ids < last)).to(torch.uint8)

@@ -30,7 +30,9 @@ LOOK_AHEAD = 8  # batches. Measured needs are 0 to 21 (benchmarks/RESULTS.md). W
 
 class Request(NamedTuple):
     slots: Tensor  # int32, of all IDs of the batch
-    counts: tuple[int, int, int]  # distinct rows of the batch, the remote ones, and the fetched ones
+    num_rows: int  # distinct rows of the batch
+    num_remote: int  # those of other machines
+    num_fetched: int  # those that are not in the cache
     positions: Tensor  # in ``FeatureCache.rows``, of the rows that are fetched
     moves: tuple[Tensor, Tensor]  # new and old positions of rows of the batch before, which move into the cache
     sent: dict[int, Tensor]  # see ``send_requests``
@@ -57,7 +59,9 @@ class FeatureCache:
         self.rows = torch.empty((self.capacity, *self.shape[1:]), dtype=self.dtype)  # rows of other machines
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.num_local_rows, dtype=torch.int32)
-        self.used = self.num_requested = self.hits = 0  # cached rows, remote rows that batches needed, and those cached
+        self.used = 0  # cached rows
+        self.num_requested = 0  # remote rows that all batches needed
+        self.hits = 0  # those of them that were in the cache
         self.last_batch_counts = 0, 0  # distinct rows of the last batch that were on this machine and that were pulled
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
@@ -67,7 +71,7 @@ class FeatureCache:
 
     @property
     def look_ahead(self) -> int:
-        """The number of batches to announce before the rows of the batch before them are requested."""
+        """The number of later batches that must be announced before the rows of a batch are requested."""
         return LOOK_AHEAD if 0 < self.used == self.capacity < self.num_remote_rows else 0
 
     def announce(self, ids: Tensor) -> None:
@@ -76,12 +80,13 @@ class FeatureCache:
         unique_ids = ids[torch.index_select(self._scratch, 0, ids) == order].long()  # one of several equal IDs
         self._scratch[unique_ids] = ABSENT
         slots = torch.index_select(self.slot_of, 0, unique_ids)
-        self._announced.append((unique_ids[(slots < 0) | (slots >= self.num_local_rows)], ids, len(unique_ids)))
+        is_remote = (slots < 0) | (slots >= self.num_local_rows)
+        self._announced.append((unique_ids[is_remote], ids, len(unique_ids)))
 
     def request(self) -> None:
         """Request the missing rows of the first announced batch. No row moves until the next ``receive_rows``."""
         moves = self._evict()
-        remote, ids, rows = self._announced.popleft()
+        remote, ids, num_rows = self._announced.popleft()
         absent = remote[torch.index_select(self.slot_of, 0, remote) == ABSENT].sort().values
         num_fitting = min(len(absent), self.capacity - self.used)
         positions = torch.arange(self.used, self.used + len(absent))
@@ -93,7 +98,7 @@ class FeatureCache:
         slots = torch.index_select(self.slot_of, 0, ids)
         key = self.store.kvstore_key
         sent = send_requests(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
-        self._requests.append(Request(slots, (rows, len(remote), len(absent)), positions, moves, sent))
+        self._requests.append(Request(slots, num_rows, len(remote), len(absent), positions, moves, sent))
 
     def receive_rows(self, ids: Tensor | None = None) -> Tensor:
         """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call."""
@@ -102,18 +107,17 @@ class FeatureCache:
             self.announce(ids)
             self.request()
         request = self._requests.popleft()
-        rows, remote, pulled = request.counts
         new_positions, old_positions = request.moves
         self.rows[new_positions] = self.rows[old_positions]  # the rows of the batch before this one have been read
-        size = int(request.positions[-1]) + 1 if pulled else 0
+        size = int(request.positions[-1]) + 1 if request.num_fetched else 0
         if size > len(self.rows):
             extra_rows = self.rows.new_empty(size + size // 4 - self.used, *self.shape[1:])
             self.rows = torch.cat([self.rows[: self.used], extra_rows])
         for part_positions, response in receive_responses(request.sent, "rows of other machines"):
             self.rows.index_copy_(0, request.positions[part_positions], response.data_tensor)
-        self.last_batch_counts = rows - pulled, pulled
-        self.num_requested += remote
-        self.hits += remote - pulled
+        self.last_batch_counts = request.num_rows - request.num_fetched, request.num_fetched
+        self.num_requested += request.num_remote
+        self.hits += request.num_remote - request.num_fetched
         return request.slots
 
     def read(self, slots: Tensor) -> Tensor:
@@ -147,7 +151,7 @@ class FeatureCache:
         self._announced.clear()
 
     def _evict(self) -> tuple[Tensor, Tensor]:
-        """Cache those rows of the last batch that are needed sooner than others. Return their new and old positions."""
+        """Swap cached rows for rows of the last batch that are needed sooner. Return new and old positions of these."""
         passing = self._uncached
         if not self.look_ahead:
             self.slot_of[passing] = ABSENT

@@ -65,7 +65,7 @@ class Loader(Generic[Source, BatchType]):
     steps: int | None = None  # batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``
     shuffle: bool = False  # use another order of the examples in each epoch
     seed: int = 0  # seed of this rank's order and samples
-    threads: int | None = None  # OpenMP threads that sample. With several, no two runs are equal. None changes nothing
+    threads: int | None = None  # OpenMP threads that sample. With more than one, runs differ. None keeps the setting
     per_epoch: int | None = None  # largest number of examples in an epoch, which are selected at random if shuffled
 
     def sample(self, examples: Tensor, seed: int) -> BatchType:

@@ -15,7 +15,7 @@ class TaskEntry(NamedTuple):
     subclass: str
     typed: bool = False  # several types of nodes. IDs and rows are then dictionaries by type
     features: bool = True  # ``feat`` of the nodes
-    labels: bool = True
+    labels: bool = True  # ``label`` of the nodes, which has the classes of the data set
     classes: bool = True  # predictions are classes of the data set, and predictions.csv has their names
     masks: bool = True  # ``train_mask``, ``val_mask`` and ``test_mask``
     edge_ids: bool = False  # original IDs of the edges, which large partitions do not have

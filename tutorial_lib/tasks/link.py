@@ -11,7 +11,6 @@ reveal the answer, so the split of an edge is a hash of its undirected pair in o
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import dgl
 import numpy as np
@@ -21,6 +20,7 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
+from tutorial_lib.files import JsonObject
 from tutorial_lib.models.graphsage import Block, build_graphsage
 from tutorial_lib.sampling.loader import FULL, Batch, Loader, Store
 from tutorial_lib.tasks.task import TEST, TRAIN, VAL, Shard, Task, layerwise_inference
@@ -145,7 +145,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: int) -> EdgeLoader:
         config = self.config
-        common: Any = {"threads": config.sampling_threads, "shuffle": train, "training": train, **sizes}
+        common: JsonObject = {"threads": config.sampling_threads, "shuffle": train, "training": train, **sizes}
         common["seed"] = derive_seed(config.seed, get_rank(), train)
         return EdgeLoader(self.training_graph, edges, config.fanouts, config.batch_size, negatives=negatives, **common)
 

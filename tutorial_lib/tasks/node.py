@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutorial_lib.compat.settings import derive_seed
+from tutorial_lib.files import JsonObject
 from tutorial_lib.models.graphsage import Block, FirstLayer, build_graphsage
 from tutorial_lib.models.rgcn import RGCN, types_by_depth
 from tutorial_lib.sampling.loader import Batch, BatchLoader, Store, read_rows
@@ -91,7 +92,7 @@ class NodeTask(Task[Batch, NodeInputs]):
     def _loader(self, ids: Tensor, *, train: bool = False) -> BatchLoader | PipelineLoader:
         config = self.config
         steps = equal_steps(len(ids), config.batch_size) if train else None
-        common: Any = {"steps": steps, "shuffle": train, "seed": derive_seed(config.seed, get_rank(), train)}
+        common: JsonObject = {"steps": steps, "shuffle": train, "seed": derive_seed(config.seed, get_rank(), train)}
         if self.pipeline is not None:
             means = self.features.shape[1] <= config.hidden_size
             return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, means=means, **common)

@@ -61,7 +61,7 @@ def train(
         raise InputError("--single-process cannot be used with --trainers, --samplers or --servers")
     config = opts.complete_config(config, source.seed, fanouts, cache, layout.samplers)
     folder = check_run_folder(out or default_run_folder(source.name), resume=checkpointing.resume)
-    from tutorial_lib.job.train import run_distributed, run_single  # with torch: most mistakes are reported before
+    from tutorial_lib.job.train import run_distributed, run_single  # only now: most mistakes are reported before
 
     STARTED_RUNS["train"] = folder
     checkpointing = replace(checkpointing, options=opts.options_to_store(options))

@@ -2,10 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Annotated
 
@@ -18,7 +14,8 @@ from tutorial_lib.tools.options import PROGRAM, JsonOption, about, app
 machines_app = app.command(App(name="machines", help="Start, use and stop persistent emulated machines."))
 NameOption = Annotated[str | None, about(f"Name of the set. (default: the only one, or {persistent.DEFAULT_NAME})")]
 RateArgument = Annotated[str, about("Bandwidth: 1gbit, 200mbit or unshaped.")]
-MachineArgument = Annotated[str, about("Name of a machine, such as machine-0, or all.")]
+MachineArgument = Annotated[str, about("Name of a machine, such as machine-0.")]
+LinkArgument = Annotated[str, about("Name of a machine, such as machine-0, or all.")]
 
 
 @machines_app.command
@@ -70,19 +67,19 @@ def stop(name: NameOption = None, /) -> None:
 
 
 @machines_app.command
-def cut(machine: MachineArgument, /, *, name: NameOption = None) -> None:
+def cut(machine: LinkArgument, /, *, name: NameOption = None) -> None:
     """Cut the link of a machine. All packets are lost, without an error."""
     change_link("cut", machine, name)
 
 
 @machines_app.command
-def mend(machine: MachineArgument, /, *, name: NameOption = None) -> None:
+def mend(machine: LinkArgument, /, *, name: NameOption = None) -> None:
     """Restore the link of a machine after ``machines cut``."""
     change_link("mend", machine, name)
 
 
 @machines_app.command
-def wire(machine: MachineArgument, rate: RateArgument, /, *, name: NameOption = None) -> None:
+def wire(machine: LinkArgument, rate: RateArgument, /, *, name: NameOption = None) -> None:
     """Change the bandwidth of a machine."""
     change_link("wire", machine, name, rate)
 
@@ -106,34 +103,8 @@ def on(
     *command: Annotated[str, about("The command and its arguments. (default: a shell)")],
     name: NameOption = None,
 ) -> None:
-    """Run a command on a persistent machine, as ssh would, with its input, output, signals and exit code.
-
-    With all, the command runs on all machines at the same time, without input.
-    """
+    """Run a command on a persistent machine, as ssh would, with its input, output, signals and exit code."""
     backend = open_running_set(name)
-    if machine == "all":
-        sys.exit(run_on_all(backend, command))
     folder = os.path.expanduser("~") if backend.private_disk_machines else os.getcwd()
     argv = backend.command(backend.machine(machine), list(command) or [os.environ.get("SHELL", "/bin/sh")], folder)
     os.execv(argv[0], argv)  # this process becomes the command, which uses the caller's terminal and gets its signals
-
-
-def run_on_all(backend: persistent.PersistentBackend, command: Sequence[str]) -> int:
-    """Run a command on all machines, print its lines with their names, and return the first exit code except 0."""
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    jobs = {machine.name: backend.popen(machine, command, **pipes) for machine in backend.machines}
-
-    def wait_for(name: str) -> int:
-        for line in jobs[name].stdout or ():
-            sys.stdout.buffer.write(f"[{name}] ".encode() + line.rstrip(b"\n") + b"\n")
-            sys.stdout.buffer.flush()
-        return jobs[name].wait()
-
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        try:
-            codes = list(pool.map(wait_for, jobs))
-        finally:  # after Ctrl-C
-            for job in jobs.values():
-                job.terminate()
-    code = next(filter(None, codes), 0)
-    return code if code >= 0 else 128 - code  # as a shell reports a signal, for example 137 for SIGKILL

@@ -1,4 +1,4 @@
-"""``plan``: memory, traffic and time of a job from numbers of its graph, as fitted to runs (benchmarks/plan.py)."""
+"""``plan`` estimates memory, traffic and time of a job. The constants were fitted to runs (benchmarks/plan.py)."""
 
 import json
 import math
@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from tutorial_lib.data import check_dataset_arguments
 from tutorial_lib.errors import InputError
+from tutorial_lib.files import JsonObject
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.emulated import parse_wire
 from tutorial_lib.tasks import uses_pipeline
@@ -21,17 +22,24 @@ from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
-# Bytes of each process without a graph, and of the pages that all processes of a machine share
-SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES, SHARED_BYTES = 0.44e9, 0.46e9, 0.45e9, 0.42e9
+SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES = 0.44e9, 0.46e9, 0.45e9  # of a process without a graph
+SHARED_BYTES = 0.42e9  # of the pages that all processes of a machine share
 BYTES_PER_SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}  # of a part, while a server loads it and afterwards
-BYTES_PER_SERVER_NODE, BYTES_PER_TRAINER_NODE, BYTES_PER_TRAINER_EDGE, ID_BYTES, ACTIVATION_BYTES = 24, 8, 12, 8, 48
+BYTES_PER_SERVER_NODE, BYTES_PER_TRAINER_NODE, BYTES_PER_TRAINER_EDGE = 24, 8, 12
+ID_BYTES = 8  # of a node ID in a request
+ACTIVATION_BYTES = 48  # of each output of a layer, with its gradient and its copies
 ASSIGN_BYTES_PER_EDGE, WRITE_BYTES_PER_EDGE = 21, 42  # of KaMinPar, and of the writer of the parts
-UNSHAPED_BITS_PER_SECOND, LINK_EFFICIENCY = 8e9, 0.8
-COPY_BYTES_PER_SECOND, REQUEST_SECONDS, SECONDS_PER_PEER = 330e6, 3.5e-3, 1.5e-3
-FLOPS, EDGES_PER_SECOND, CORE_EXPONENT = 85e9, 7e6, 0.85  # n cores are n ** CORE_EXPONENT times as fast as one core
+UNSHAPED_BITS_PER_SECOND = 8e9  # between emulated machines without a limit
+LINK_EFFICIENCY = 0.8  # share of the bandwidth that the rows get
+COPY_BYTES_PER_SECOND = 330e6  # of a core that serves or receives rows
+REQUEST_SECONDS, SECONDS_PER_PEER = 3.5e-3, 1.5e-3  # of a request, and more for each further machine
+FLOPS, EDGES_PER_SECOND = 85e9, 7e6  # of a core that trains, and of a core that samples
+CORE_EXPONENT = 0.85  # n cores are n ** CORE_EXPONENT times as fast as one core
 CUT_OF_TWO_PARTS, CUT_EXPONENT = 0.038, 1.1  # the share of cut edges grows with a power of log2(parts)
-NEW_SHARE, DEGREE_SHAPE, MISS_EXPONENT = 0.85, 0.7, 3  # samples per edge, gamma shape of degrees, exponent of misses
-Batch = tuple[list[float], float, float]  # nodes after each hop, edges, and those that end on other machines
+NEW_SHARE = 0.85  # share of the sampled edges that can lead to a new node
+DEGREE_SHAPE = 0.7  # shape of the gamma distribution of the degrees
+MISS_EXPONENT = 3  # the share of misses is a power of the share of rows that do not fit into the cache
+BatchSizes = tuple[list[float], float, float]  # nodes after each hop, sampled edges, and those from other machines
 CORES = len(os.sched_getaffinity(0))
 PRODUCTS = {"nodes": 2_449_029, "edges": 123_718_280, "train": 196_615, "val": 39_323}
 
@@ -51,13 +59,13 @@ class Job:
     config: TrainConfig = field(default_factory=TrainConfig)
     wire: float | None = None  # bits per second of each machine, or None for no limit
     together: bool = True  # all machines share this computer and its cores
-    cores: Annotated[int, about("Cores per machine. With --emulate, cores of all machines.", "Machines")] = CORES
+    cores: Annotated[int, about("Cores per machine. With --emulate, all machines share them.", "Machines")] = CORES
     cut: Annotated[float | None, about("Share of cut edges, which partition prints as edge_cut_share.")] = None
 
     def check_values(self) -> None:
         for name in ("nodes", "edges", "width", "classes", "train", "machines", "trainers", "cores"):
             if not 1 <= getattr(self, name) <= 10**13:
-                raise InputError(f"{name} must be between 1 and {10**13}, not {getattr(self, name)}")
+                raise InputError(f"{name} must be between 1 and {10**13:,}, not {getattr(self, name)}", "See --help.")
         if not 0 <= (self.cut or 0) <= 1:
             raise InputError(f"--cut must be between 0 and 1, not {self.cut}")
         if self.val < 0 or self.train + self.val > self.nodes:
@@ -121,20 +129,22 @@ def distinct(samples: float, population: float) -> float:
 
 
 def estimate(job: Job) -> Estimate:
-    """Return the estimated needs of a job, or raise an InputError if a number is not possible."""
+    """Return the estimated needs of a job, or raise an InputError if a number is out of range."""
     job.check_values()
     assumed_cut = CUT_OF_TWO_PARTS * math.log2(job.machines) ** CUT_EXPONENT
     cut = min(1 - 1 / job.machines, assumed_cut if job.cut is None else job.cut)
     batch = batch_sizes(job, cut)
     cache = job.nodes * (1 - 1 / job.machines) * (4 * job.width + 4 * job.edges / job.nodes)
     cached = min(job.config.cache, cache) if uses_pipeline(job.config) else 0.0
-    rows, sent, job_bytes, gradients = traffic(job, batch, cut, cached / cache if cache else 1.0)
-    seconds = {name: job.steps * value for name, value in step_seconds(job, batch, rows["fetched"], gradients).items()}
+    gradients = gradient_bytes(job)
+    traffic = estimate_traffic(job, batch, cut, cached / cache if cache else 1.0, gradients)
+    seconds = step_seconds(job, batch, traffic["rows"]["fetched"], gradients)
+    seconds = {activity: job.steps * value for activity, value in seconds.items()}
     memory = memory_bytes(job, batch, cut, cached)
-    return Estimate(memory, cut, job.steps, rows, sent, job_bytes, cache, seconds, sum(seconds.values()))
+    return Estimate(memory, cut, job.steps, **traffic, cache=cache, seconds=seconds, epoch=sum(seconds.values()))
 
 
-def batch_sizes(job: Job, cut: float) -> Batch:
+def batch_sizes(job: Job, cut: float) -> BatchSizes:
     degree = job.edges / job.nodes
     seeds = job.train / (job.machines * job.trainers) / job.steps
     nodes, edges, remote_edges = [seeds], 0.0, 0.0
@@ -146,8 +156,8 @@ def batch_sizes(job: Job, cut: float) -> Batch:
     return nodes, edges, remote_edges
 
 
-def traffic(job: Job, batch: Batch, cut: float, cached: float) -> tuple[dict[str, float], float, float, float]:
-    """Return the rows of a step, and the bytes of an epoch, of the job, and of a step's gradients per machine."""
+def estimate_traffic(job: Job, batch: BatchSizes, cut: float, cached: float, gradients: float) -> JsonObject:
+    """Return ``rows``, ``epoch_bytes`` and ``job_bytes`` of an ``Estimate``."""
     (*_, inputs), _, remote_edges = batch
     ranks, epochs = job.machines * job.trainers, max(1, job.config.epochs)
     remote_nodes = job.nodes * (1 - 1 / job.machines)
@@ -157,15 +167,21 @@ def traffic(job: Job, batch: Batch, cut: float, cached: float) -> tuple[dict[str
     # A rank fetches a remote row once, and again if there is no room for it in the cache.
     first_fetches = min(remote, distinct(epochs * batches * remote_edges, remote_nodes) / epochs / batches)
     fetched = first_fetches + (remote - first_fetches) * missed
-    parameters = sum(2 * a * b + b for a, b in pairwise(job.widths))
-    gradients = 8 * (ranks - 1) / ranks * parameters if job.machines > 1 else 0.0
     sent = ranks * batches * (fetched * (4 * job.width + ID_BYTES)) + job.machines * job.steps * gradients
     halo_fetches = (1 + missed) * distinct(cut * job.edges / job.machines, remote_nodes)
     evaluation = ranks * halo_fetches * sum(4 * width + ID_BYTES for width in job.widths[:-1])
-    return {"input": inputs, "remote": remote, "fetched": fetched}, sent, epochs * sent + evaluation, gradients
+    rows = {"input": inputs, "remote": remote, "fetched": fetched}
+    return {"rows": rows, "epoch_bytes": sent, "job_bytes": epochs * sent + evaluation}
 
 
-def memory_bytes(job: Job, batch: Batch, cut: float, cached: float) -> dict[str, float]:
+def gradient_bytes(job: Job) -> float:
+    """Return the bytes of gradients that a machine sends in a step."""
+    ranks = job.machines * job.trainers
+    parameters = sum(2 * a * b + b for a, b in pairwise(job.widths))
+    return 8 * (ranks - 1) / ranks * parameters if job.machines > 1 else 0.0
+
+
+def memory_bytes(job: Job, batch: BatchSizes, cut: float, cached: float) -> dict[str, float]:
     """Return the memory of each process and of the machines. Trainers map the memory of their server."""
     config, n, widths, nodes = job.config, job.nodes, job.widths, batch[0]
     stored = 1.05 * job.edges / job.machines * (1 + cut)
@@ -187,7 +203,7 @@ def memory_bytes(job: Job, batch: Batch, cut: float, cached: float) -> dict[str,
     return {"server": server, "trainer": trainer, "machine": machine, "all machines": total, "partitioning": partition}
 
 
-def step_seconds(job: Job, batch: Batch, fetched: float, gradients: float) -> dict[str, float]:
+def step_seconds(job: Job, batch: BatchSizes, fetched: float, gradients: float) -> dict[str, float]:
     """Return the seconds of a step by activity. Batches are prepared while others are computed."""
     (nodes, edges, _), widths, pulled = batch, job.widths, fetched * (4 * job.width + ID_BYTES)
     cores = job.cores / job.trainers / (job.machines if job.together else 1)  # cores of a trainer
@@ -229,4 +245,4 @@ step       {estimated.rows["input"]:,.0f} input rows, {estimated.rows["remote"]:
 epoch      {estimated.steps:,} steps, {estimated.epoch:.3g} s ({parts}), {estimated.epoch_bytes / 1e6:,.1f} MB sent
 job        {estimated.job_bytes / 1e6:,.1f} MB sent in {job.config.epochs} epochs and the evaluation
 cache      --cache {math.ceil(estimated.cache / 1e6)}MB holds all remote rows
-assumed    degrees as in ogbn-products, cores as fast as ours"""
+assumed    degrees as in ogbn-products, cores with {FLOPS / 1e9:.0f} GFLOP/s"""

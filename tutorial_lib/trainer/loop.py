@@ -2,7 +2,7 @@
 
 Random numbers depend on (seed, epoch, step, rank) alone, because the state of DGL's generators cannot be saved. A
 resumed run then samples the batches of an uninterrupted run, if each trainer has one sampling thread and no server
-samples without a seed, see ``rpc.SampleRequest``. DGL's own requests carry none.
+samples without a seed, see ``neighbors.SampleRequest``. DGL's own requests carry none.
 """
 
 import math
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,13 +35,13 @@ class TrainResult:
 
     val_score: float
     test_score: float
-    predictions: Tensor | None = None  # int64 (N,) in the order of the data set, on rank 0, if a task predicts classes
+    predictions: Tensor | None = None  # (N,) in the order of the data set, on rank 0, if a task predicts values
     scores: dict[str, float] = field(default_factory=dict)  # other scores by name
     score_name: str = "accuracy"  # or "MRR"
     epochs: list[EpochResult] = field(default_factory=list)
     model: nn.Module = field(default_factory=nn.Identity, repr=False)
     embeddings: Tensor | DistTensor | None = field(default=None, repr=False)  # float32 (N, D) if a task learns them
-    original_ids: Any = field(default=None, repr=False)  # ID in the data set of each embedding
+    original_ids: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # data set's ID of each embedding
     test_edges: dict[str, Tensor] = field(default_factory=dict, repr=False)  # "edge" and "rank", of link prediction
 
     def summary(self) -> JsonObject:

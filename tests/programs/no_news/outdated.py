@@ -1,3 +1,3 @@
-"""On the module path of kernels in tests: ogb looks for a newer version of itself, or does without this module."""
+"""Replaces ``outdated`` in the kernels of tests. ogb uses this package to look for a newer version, if it exists."""
 
 raise ImportError("no network in tests")

@@ -21,7 +21,7 @@ class Traits:
     silence_seconds: float | None = None  # time without messages after which an agent stops, for ssh and srun
     label: str = "{0.name}"  # name of a machine in messages before the job
     reads_ip_config: bool = False  # the machines are those of the user's ip_config.txt
-    copy_to: str | None = None  # folder on the machines for copies and results; None: they share our folders
+    copy_to: str | None = None  # folder on the machines for copies and results, or None if they share our folders
     killed_hint: str = ""  # question about an agent that was killed by SIGKILL
     ssh_options: JsonObject | None = None  # with which a later command reaches the machines, if one can
 

@@ -20,7 +20,7 @@ def shared_data(*parts: str) -> Path:
     The data are in the folder TUTORIAL_SHARED_DATA, by default ``shared/data`` next to the repository. They can be
     read-only, so copy them for loaders that write into their folder.
     """
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     path = Path(os.environ.get("TUTORIAL_SHARED_DATA") or beside).joinpath(*parts)
     if not path.exists():
         pytest.skip(f"needs {path}, which is not on this machine (set TUTORIAL_SHARED_DATA to the data folder)")

@@ -19,9 +19,9 @@ from progress_support import find_processes, ranks_past, read_events, wait_until
 
 from tutorial_lib.data import Dataset
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH_OF_ALL = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
-MARK = "TUTORIAL_TEST_SESSION"  # in the environment of what a test with nothing_left starts
+MARK = "TUTORIAL_TEST_SESSION"  # set in all processes of a test with nothing_left
 
 
 def ordinary_user() -> tuple[str, dict[str, Any]]:

@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 IMPORTS = (ast.Import, ast.ImportFrom)
 # A magic, a command, or a command of which the lines are kept.
 NO_PYTHON = re.compile(r"^([ \t]*)(?:%|!|\w+ = !).*$", re.MULTILINE)
-
-
-def verdict(capsys: pytest.CaptureFixture[str], check: Callable[[Any], None], answer: Any) -> str:
-    """Return the output of a checker for an answer."""
-    check(answer)
-    return capsys.readouterr().out
 
 
 def assert_not_yet(printed: str, complaint: str) -> None:
@@ -71,6 +65,13 @@ def code_cells(folder: Path, lesson: str) -> list[str]:
     return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
+def read_program(lesson: str, name: str) -> str:
+    """Return the program that the solution notebook of a lesson writes to scripts/NAME."""
+    start = f"%%writefile scripts/{name}\n"
+    (source,) = [cell for cell in code_cells(NOTEBOOKS / "solutions", lesson) if cell.startswith(start)]
+    return source.removeprefix(start) + "\n"
+
+
 def _code_of(folder: Path, lesson: str) -> list[ast.stmt]:
     python = [cell for cell in code_cells(folder, lesson) if not cell.startswith("%%")]  # a program is a file's content
     return [node for cell in python for node in ast.parse(NO_PYTHON.sub(r"\1pass", cell)).body]
@@ -95,17 +96,3 @@ def solutions(lesson: str) -> SimpleNamespace:
     names: dict[str, object] = {}
     exec(compile(ast.Module(kept, []), f"solution {lesson}", "exec"), names)
     return SimpleNamespace(**names)
-
-
-def lesson_code(lesson: str, *names: str) -> SimpleNamespace:
-    """Return some functions, classes and constants of a lesson, without running code except their imports."""
-    code = _code_of(NOTEBOOKS, lesson)
-    kept = [node for node in code if _name(node) in names]
-    missing = set(names) - {_name(node) for node in kept}
-    assert not missing, f"lesson {lesson} does not define {missing}"
-    used = {node.id for part in kept for node in ast.walk(part) if isinstance(node, ast.Name)}
-    imports = [node for node in code if isinstance(node, IMPORTS)]
-    needed = [node for node in imports if used & {(name.asname or name.name).split(".")[0] for name in node.names}]
-    found: dict[str, object] = {}
-    exec(compile(ast.unparse(ast.Module([*needed, *kept], [])), f"lesson {lesson}", "exec"), found)
-    return SimpleNamespace(**found)

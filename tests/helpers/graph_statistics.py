@@ -28,7 +28,7 @@ def graph_statistics(dataset: Dataset, sample: int) -> dict[str, Any]:
 
 
 def average_clustering(graph: dgl.DGLGraph, sample: int) -> float:
-    """Mean local clustering: of the pairs of a node's neighbors, the share that is joined itself.
+    """Return the mean local clustering, the share of pairs of neighbors of a node that are neighbors themselves.
 
     Watts and Strogatz, Collective dynamics of small-world networks, Nature 393 (1998). A node with fewer than two
     neighbors counts as 0, as in networkx.

@@ -196,7 +196,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     deadline = time.monotonic() + GONE_SECONDS
     while left := marked_processes(mark) | (files_and_interfaces() - before):
         if time.monotonic() > deadline:
-            for process in marked_processes(mark):  # or the tests after this one would fail, too
+            for process in marked_processes(mark):  # otherwise, the next tests would fail, too
                 with contextlib.suppress(psutil.NoSuchProcess):
                     psutil.Process(int(process.split()[0])).kill()
             pytest.fail(f"left behind (processes, files, interfaces): {sorted(left)}")

@@ -1,4 +1,4 @@
-"""A small cluster to log in to: emulated machines with private disks and real ssh servers, and one to log in from."""
+"""Emulated machines with private disks and real ssh servers, and a login node without a server."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ print(json.dumps([[n for n in names if n and "sshd" not in n], sorted(os.listdir
 
 
 def assert_private(cluster: EmulatedBackend, machines: Sequence[Machine], folder: Path) -> None:
-    """Machines have none of the files in a folder of this computer."""
+    """Check that machines do not see the files in a folder of this computer."""
     (witness := folder / "witness").touch()
     for machine in machines:
         assert cluster.popen(machine, ["test", "-e", str(witness)]).wait(timeout=20) == 1
@@ -97,7 +97,7 @@ class SshLab:
         wrapper.chmod(0o755)
 
     def start_server(self, machine: Machine) -> None:
-        """Start the machine's ssh server, in the foreground of a process of ours."""
+        """Start the ssh server of a machine as a child process."""
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
         words = [f"-oPort={PORT}", f"-oHostKey={self.folder}/host_key", f"-oSetEnv=HOME={self.home}"]
@@ -113,7 +113,7 @@ class SshLab:
         return self.cluster.popen(self.head, list(argv), **kwargs)
 
     def run(self, *argv: str, seconds: float = 200, **kwargs: Any) -> subprocess.CompletedProcess:
-        """A command on the login node, to its end."""
+        """Run a command on the login node and wait for its end."""
         process = self.start(*argv, **kwargs)
         try:
             out, err = process.communicate(timeout=seconds)
@@ -127,7 +127,7 @@ class SshLab:
         return self.run(sys.executable, "-m", "tutorial_lib", *arguments, **kwargs)
 
     def left_on(self, machine: Machine) -> tuple[list[str], list[str], list[int]]:
-        """Processes (but the ssh server's), files in /dev/shm and listening ports of a machine."""
+        """Return the processes of a machine except its ssh server, the files in /dev/shm and the listening ports."""
         process = self.cluster.popen(machine, [sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True)
         return tuple(json.loads(process.communicate(timeout=30)[0]))
 
@@ -157,7 +157,7 @@ needs_rsync = functools.partial(needs, "rsync", "rsync")
 
 @pytest.fixture
 def ssh_lab(emulation: None, nothing_left: None, tmp_path: Path) -> Iterator[SshLab]:
-    """Two machines with private disks and ssh servers, and a login node; skips where there is no sshd."""
+    """Two machines with private disks and ssh servers, and a login node. Without sshd, the test is skipped."""
     for program, package in {"sshd": "openssh-server", "pkill": "procps", "rsync": "rsync"}.items():
         needs(program, package)
     with SshLab(tmp_path / "ssh") as lab:

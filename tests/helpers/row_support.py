@@ -99,7 +99,7 @@ class FakeCluster(FakeConnection):
 
 
 def part_graph(neighbors: dict[int, list[int]], own: range, *, graphbolt: bool = False) -> Any:
-    """Return a part with the edges into its nodes. Behind them are the nodes of other parts, with the largest first."""
+    """Return a part with the edges into its nodes. The nodes of other parts follow in descending order."""
     outer = sorted({source for node in own for source in neighbors[node]} - set(own), reverse=True)
     places = {node: place for place, node in enumerate([*own, *outer])}
     edges = [(places[source], places[node]) for node in own for source in neighbors[node]]

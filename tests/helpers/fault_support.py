@@ -35,7 +35,7 @@ Current thread 0x00007f0000000002 (most recent call first):
   File "/home/me/train.py", line 80 in <module>
 """
 
-FAULTY = Path(__file__).parent / "programs" / "faulty_trainer.py"
+FAULTY = Path(__file__).parents[1] / "programs" / "faulty_trainer.py"
 CLEAN_EXIT_SECONDS = 60  # a limit against hangs, not a measurement: the default --stall-timeout is 120
 SILENT_NETWORK_SECONDS = 100
 

@@ -29,11 +29,11 @@ from nbval.plugin import IPyNbCell
 from support.lessons.programs import NEEDS, why_not
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend, EmulationUnavailable
 
-CHECK_EVERY = 1.0  # seconds between two looks at the kernel process
+CHECK_EVERY = 1.0  # seconds between two checks of the kernel process
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "notebooks" / "scripts"
-NO_NEWS = Path(__file__).parent / "programs" / "no_news"
-FOLDER = "TUTORIAL_LESSON_FOLDER"  # all lessons work in this folder instead of one of their own
+SCRIPTS = Path(__file__).resolve().parents[2] / "notebooks" / "scripts"
+NO_NEWS = Path(__file__).parents[1] / "programs" / "no_news"
+FOLDER = "TUTORIAL_LESSON_FOLDER"  # if set, all lessons share this folder
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 _await_reply = nbval.kernel.RunningKernel.await_reply
@@ -49,8 +49,8 @@ def await_reply(self: nbval.kernel.RunningKernel, msg_id: str, timeout: float | 
         except Empty:
             if not self.is_alive():
                 status = getattr(getattr(self.km.provisioner, "process", None), "returncode", None)
-                told = f"exit status {status}; a negative one is the number of a signal"
-                raise RuntimeError(f"the kernel died in this cell ({told})") from None
+                text = f"the kernel died in this cell (exit status {status}, which is -N after signal N)"
+                raise RuntimeError(text) from None
             if time.monotonic() >= end:
                 raise
 
@@ -84,7 +84,7 @@ nbval.kernel.start_new_kernel = start_new_kernel
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the sanitize file from any working directory, and make matplotlib's font cache, which would print."""
+    """Find the sanitize file from any working directory, and create matplotlib's font cache, which prints a message."""
     if config.option.nbval or config.option.nbval_lax:
         importlib.import_module("matplotlib.font_manager")
     given = config.option.nbval_sanitize_with

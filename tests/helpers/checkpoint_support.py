@@ -11,26 +11,22 @@ from tutorial_lib.trainer.manifest import EpochResult
 SETTINGS = {"hidden_size": 8, "fanouts": [5, 5], "epochs": 3}
 
 
-def train_small_model(optimizer_class=torch.optim.Adam, steps: int = 3, **options):
+def train_small_model(steps: int = 3) -> tuple[torch.nn.Module, torch.optim.Adam]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-    optimizer = optimizer_class(model.parameters(), lr=0.01, **options)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
-        train(model, optimizer)
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).pow(2).sum().backward()
+        optimizer.step()
     return model, optimizer
-
-
-def train(model, optimizer) -> None:
-    optimizer.zero_grad()
-    model(torch.ones(4, 8)).pow(2).sum().backward()
-    optimizer.step()
 
 
 NO_ROWS = SimpleNamespace(embeddings={}, sparse_optimizers=[])
 
 
-def make_epochs(count: int, loss: float = 1.0) -> list[EpochResult]:
-    return [EpochResult(epoch=k, loss=loss, seconds=1.0, val_score=0.5) for k in range(count)]
+def make_epochs(count: int) -> list[EpochResult]:
+    return [EpochResult(epoch=k, loss=1.0, seconds=1.0, val_score=0.5) for k in range(count)]
 
 
 def save(folder: Path, model, optimizer, epochs: int | TrainState, description=SETTINGS, task=NO_ROWS) -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from nbval_support import why_no_emulation
 
-ALONE = Path(__file__).parent / "programs" / "alone.py"
+ALONE = Path(__file__).parents[1] / "programs" / "alone.py"
 WORKER_BYTES = 3 << 30  # a job on two machines, and the test that looks at it
 
 
