@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from train import arguments, join_job, leave_job, run
+from train_before import arguments, join_job, leave_job, run
 
 
 def kill():

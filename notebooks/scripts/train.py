@@ -1,147 +1,116 @@
-"""Train GraphSAGE. All servers and trainers of a job run this file, which also runs alone in a single process."""
+"""Train a model on one or many machines (lesson 10). All servers and ranks of a job run this file.
 
-import argparse
+python train.py --graph_name NAME --part_config FILE --ip_config FILE
+"""
+
+import functools
 import json
-import os
 import time
 from pathlib import Path
 
-import dgl
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from dgl.distributed import DistGraph, node_split
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
+from dgl.distributed import DistDataLoader
 
-from leave import leave
-from sage import GraphSAGE
+from job import arguments, join_job, leave_job
+from node_task import NodeTask
+from ranks import weighted_reduce
 from seeds import seed_job
 
 
-def join_job(args):
-    """Connect to the servers and trainers, and return the graph. A server never returns from the first call."""
-    dgl.distributed.initialize(args.ip_config)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
-    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group("gloo", **alone)
-    return DistGraph(args.graph_name, part_config=args.part_config)
+def make_steps(ids, batch_size, seed):
+    """Return the steps of an epoch, a list of pairs: the seeds of this rank, and the number of seeds of all ranks.
+
+    Shuffle ``ids`` with a new ``torch.Generator`` and this seed. All ranks make the same number of steps, the smallest
+    one for which no rank has more than ``batch_size`` seeds in a step. ``Tensor.tensor_split`` divides the seeds of a
+    rank into parts of nearly equal size. A part is empty if a rank has fewer seeds than steps.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = ids[torch.randperm(len(ids), generator=generator)]
+    count = torch.tensor(-(-len(ids) // batch_size))
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    parts = order.tensor_split(int(count))
+    sizes = torch.tensor([len(part) for part in parts])
+    dist.all_reduce(sizes)
+    return list(zip(parts, sizes.tolist()))
 
 
-def split(g):
-    """Return this rank's share of the training, validation and test nodes."""
-    return [node_split(g.ndata[f"{name}_mask"], force_even=True) for name in ("train", "val", "test")]
+def sample_step(sample, parts, numbers):
+    """Return the sample of a step. ``numbers`` is a list with the number of the step."""
+    return sample(parts[numbers[0]])
 
 
-def batches(g, ids, args, epoch):
-    """Return a loader of input nodes, seed nodes and blocks for this rank's batches. Each epoch has a new order."""
-    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(args.seed * 1000 + epoch))
-    sampler = dgl.dataloading.MultiLayerNeighborSampler([int(fanout) for fanout in args.fanouts.split(",")])
-    return dgl.dataloading.DistNodeDataLoader(g, ids[order], sampler, batch_size=args.batch_size)
+def load_samples(sample, steps):
+    """Return a ``DistDataLoader`` that yields ``sample(seeds)`` for the steps of ``make_steps``, in their order.
+
+    Its sampler processes, if the job has some, prepare samples in advance. DGL can only send numbers to them. So the
+    data set is ``torch.arange(number of steps)``, the batch size is 1, and ``collate_fn`` is ``functools.partial`` of
+    ``sample_step`` with ``sample`` and the list of this rank's seeds. The loader has no other options.
+    """
+    parts = [seeds for seeds, _ in steps]
+    collate = functools.partial(sample_step, sample, parts)
+    return DistDataLoader(torch.arange(len(steps)), 1, collate_fn=collate)
 
 
-def load_subtensor(g, seeds, input_nodes):
-    """Return features of the input nodes and labels of the seed nodes. The network carries remote rows."""
-    return g.ndata["feat"][input_nodes], g.ndata["label"][seeds].long()
+def train_epoch(task, epoch):
+    """Train one epoch and return the mean loss over the training seeds of all ranks, a float.
 
-
-def train_epoch(model, optimizer, g, ids, args, epoch):
-    """Train for an epoch and return the mean loss over the training nodes of all ranks."""
-    shares, total = [0] * dist.get_world_size(), torch.zeros(1)
-    dist.all_gather_object(shares, len(ids))
-    with Join([model.train()]):  # a rank without further batches adds zeros to the all-reduces
-        for step, (input_nodes, seeds, blocks) in enumerate(batches(g, ids, args, epoch)):
-            of_all = sum(min(max(share - step * args.batch_size, 0), args.batch_size) for share in shares)
-            x, y = load_subtensor(g, seeds, input_nodes)
-            loss = F.cross_entropy(model(blocks, x), y, reduction="sum")
+    Each step uses the gradient of the mean loss over the seeds of **all** ranks. DDP divides the sum of the gradients
+    by the number of ranks. Therefore multiply ``task.loss(task.read(sample))``, a sum over the seeds of this rank, by
+    ``world_size / number of seeds of all ranks`` before ``backward()``. All optimizers in ``task.optimizers`` make a
+    step. The seed of ``make_steps`` is ``1000 * args.seed + epoch``. ``weighted_reduce`` computes the result.
+    """
+    task.model.train()
+    steps = make_steps(task.ids["train"], task.args.batch_size, 1000 * task.args.seed + epoch)
+    total = 0.0
+    for sample, (_, seeds_of_all) in zip(load_samples(task.sample, steps), steps):
+        for optimizer in task.optimizers:
             optimizer.zero_grad()
-            (loss * len(shares) / of_all).backward()  # DDP divides by the number of ranks
+        loss = task.loss(task.read(sample))
+        (loss * dist.get_world_size() / seeds_of_all).backward()
+        for optimizer in task.optimizers:
             optimizer.step()
-            total += loss.detach()
-    state = [optimizer.state_dict()]  # Join makes the weights equal but not Adam's state,
-    dist.broadcast_object_list(state, src=shares.index(max(shares)))  # so copy it from a rank that made all steps
-    optimizer.load_state_dict(state[0])
-    dist.all_reduce(total)
-    return total.item() / sum(shares)
+        total += loss.item()
+    return weighted_reduce(total, len(task.ids["train"]))
 
 
-@torch.no_grad()
-def evaluate(model, g, ids, args):
-    """Return the accuracy over the nodes of all ranks with sampled neighbors. Counts are summed before the division."""
-    model.eval()
-    counts = torch.tensor([0, len(ids)])  # correct, total
-    for input_nodes, seeds, blocks in batches(g, ids, args, epoch=0):
-        x, y = load_subtensor(g, seeds, input_nodes)
-        counts[0] += (model(blocks, x).argmax(1) == y).sum()
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
-def save(model, optimizer, epochs, args):
-    """Write the checkpoint on rank 0 to a new file, then rename it. A complete checkpoint exists at all times."""
-    if args.checkpoint and dist.get_rank() == 0:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
-        torch.save(state, f"{args.checkpoint}.new")
-        os.replace(f"{args.checkpoint}.new", args.checkpoint)
-
-
-def load(model, optimizer, args):
-    """Load the checkpoint, if one exists, into the model and the optimizer. Return its completed epochs."""
-    there = dist.get_rank() == 0 and args.checkpoint and Path(args.checkpoint).exists()
-    state = [torch.load(args.checkpoint) if there else {"epochs": []}]
-    dist.broadcast_object_list(state)  # only the machine of rank 0 has the file
-    if state[0]["epochs"]:
-        model.load_state_dict(state[0]["model"])
-        optimizer.load_state_dict(state[0]["optimizer"])
-    return state[0]["epochs"]
-
-
-def run(g, args):
-    """Train up to ``num_epochs`` in total, from the checkpoint if one exists. Return the model and its epochs."""
-    train_ids, val_ids, _ = split(g)
-    classes = g.ndata["label"][torch.cat([train_ids, val_ids])].max().long() + 1
-    dist.all_reduce(classes, dist.ReduceOp.MAX)
-    torch.manual_seed(args.seed)  # every rank begins with the same weights
-    sizes = g.ndata["feat"].shape[1], args.hidden, int(classes), len(args.fanouts.split(","))
-    model = DistributedDataParallel(GraphSAGE(*sizes, dropout=args.dropout))
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    epochs = load(model.module, optimizer, args)
+def fit(task):
+    """Train up to ``num_epochs`` epochs in total, from the checkpoint if one exists. Return a dict for each epoch."""
+    args, epochs = task.args, task.resume()
     for epoch in range(len(epochs), args.num_epochs):
-        seed_job(args.seed * 1000 + epoch)  # makes an epoch independent of earlier epochs (lesson 10 has the limits)
+        seed_job(1000 * args.seed + epoch)  # an epoch does not depend on earlier epochs
         start = time.perf_counter()
-        loss = train_epoch(model, optimizer, g, train_ids, args, epoch)
-        seconds, val = time.perf_counter() - start, evaluate(model.module, g, val_ids, args)
-        epochs.append({"epoch": epoch, "loss": loss, "seconds": seconds, "val_accuracy": val})
-        save(model.module, optimizer, epochs, args)
+        loss = train_epoch(task, epoch)
+        epochs.append({"epoch": epoch, "loss": loss, "seconds": time.perf_counter() - start})
+        if (epoch + 1) % args.eval_every == 0 or epoch + 1 == args.num_epochs:
+            epochs[-1].update(task.evaluate())
+        task.save(epochs)
         if dist.get_rank() == 0:
-            print(f"epoch {epoch}  loss {loss:.4f}  validation accuracy {val:.4f}  {seconds:.2f} s", flush=True)
-    if args.out and dist.get_rank() == 0:
-        Path(args.out).write_text(json.dumps({"epochs": epochs}))
-    return model.module, epochs
+            value = epochs[-1].get(f"val_{task.score}", float("nan"))
+            seconds = epochs[-1]["seconds"]
+            print(f"epoch {epoch}  loss {loss:.4f}  validation {task.score} {value:.4f}  {seconds:.2f} s", flush=True)
+    return epochs
 
 
-def arguments():
-    """Return the parser of the options, for this program and for programs that extend it."""
-    parser = argparse.ArgumentParser()
-    for name in ("graph_name", "part_config", "ip_config"):
-        parser.add_argument(f"--{name}", required=True)
-    options = {"num_epochs": 3, "batch_size": 256, "fanouts": "10,10", "hidden": 64, "dropout": 0.5, "lr": 0.01}
-    for name, default in {**options, "seed": 0, "checkpoint": "", "out": ""}.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default)
-    return parser
+def report(task, epochs):
+    """Print the test score of the epoch with the best validation score. Write all results to the file ``--out``."""
+    best = max(epochs, key=lambda epoch: epoch.get(f"val_{task.score}", -1.0))
+    result = {"epochs": epochs, "ranks": dist.get_world_size(), "best_epoch": best["epoch"]}
+    result |= {name: best[name] for name in (f"val_{task.score}", f"test_{task.score}")}
+    if dist.get_rank() == 0:
+        test = best[f"test_{task.score}"]
+        print(f"epoch {best['epoch']} has the best validation {task.score}; test {task.score} {test:.4f}", flush=True)
+        if task.args.out:
+            Path(task.args.out).write_text(json.dumps(result))
 
 
-def leave_job():
-    """Leave the job. The servers exit after all trainers have called this function."""
-    if os.environ.get("DGL_DIST_MODE") == "distributed":
-        dgl.distributed.exit_client()
-    leave()
-
-
-def main(args):
-    run(join_job(args), args)
+def main(make_task=NodeTask, **options):
+    """Join the job, train, write the results, and leave. ``options`` are additional options with their defaults."""
+    args = arguments(**options).parse_args()
+    task = make_task(join_job(args), args)
+    report(task, fit(task))
     leave_job()
 
 
 if __name__ == "__main__":
-    main(arguments().parse_args())
+    main()

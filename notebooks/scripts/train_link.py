@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-import train
+import train_before as train
 from link_edges import Links, split
 from link_negatives import batches, pair_loss
 from link_scores import embed, mean_reciprocal_rank

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-import train
+import train_before as train
 from rows import Rows, SparseSteps, share_state
 from sage import GraphSAGE
 from seeds import seed_job

@@ -34,7 +34,8 @@ class ByName:
 for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
     if (pid := os.fork()) == 0:
         signal.alarm(200)
-        words = ["-x", "-q", "-o", f"pythonpath={folder} ..", f"scripts/tests/test_{sys.argv[1]}.py"]
+        paths = f"pythonpath={folder} {os.path.abspath('scripts')} .."  # a piece can import other pieces
+        words = ["-x", "-q", "-o", paths, f"scripts/tests/test_{sys.argv[1]}.py"]
         os._exit(pytest.main(words, [ByName()]))
     print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """

@@ -1,11 +1,10 @@
-"""Pictures of lesson 10: accuracy against the number of machines, and traffic. The figures do not use pyplot."""
+"""Pictures of lesson 10: accuracy and seconds against the number of machines. The figures do not use pyplot."""
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 from support.plots.colors import GRAY, INK, LIGHT, SKY
-from support.plots.shapes import write
 from support.plots.style import LOOKS, figure, legend_above, percent
 
 
@@ -32,31 +31,24 @@ def accuracies(measured: Mapping[tuple[int, str], Sequence[float]]) -> Figure:
     return fig
 
 
-def epoch_costs(measured: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Draw the seconds and megabytes of an epoch. Bars are medians, and dots are measured epochs.
+def predicted_seconds(measured: Mapping[tuple[int, int], tuple[float, Sequence[float]]], alone: float) -> Figure:
+    """Draw the predicted seconds of an epoch as bars, and measured epochs as dots.
 
     Args:
-        measured: choice -> epochs with ``seconds``, ``waited`` (seconds without a batch) and ``bytes``.
+        measured: (machines, Mbit/s) -> prediction and measurements.
+        alone: seconds of an epoch on one machine, drawn as a line.
     """
-    fig, (left, right) = figure(10.5, 1.3 + 0.42 * len(measured), 1, 2, width_ratios=[2.1, 1], sharey=True)
-    names = list(measured)
-    for row, epochs in enumerate(measured.values()):
-        middle = sorted(epochs, key=lambda epoch: epoch["seconds"])[len(epochs) // 2]
-        look = {"edgecolor": INK, "linewidth": 0.7}
-        waits, computes = ("waits for the batch", "computes") if row == 0 else (None, None)
-        waited = middle["waited"]
-        left.barh(row, waited, 0.6, color=SKY, label=waits, **look)
-        left.barh(row, middle["seconds"] - waited, 0.6, waited, color="white", label=computes, **look)
-        left.plot([epoch["seconds"] for epoch in epochs], [row] * len(epochs), ".", color=INK, ms=5)
-        size = middle["bytes"] / 1e6
-        right.barh(row, size, 0.6, color=LIGHT, edgecolor=GRAY, linewidth=0.7)
-        write(right, size, row, f" {size:.1f}", ha="left")
-    left.set_yticks(range(len(names)), names)
-    left.invert_yaxis()
-    left.set(xlabel="seconds per epoch (dots: single epochs)", xlim=(0, None))
-    right.set(xlabel="MB received per epoch, all machines")
-    right.set_xlim(0, right.get_xlim()[1] * 1.15)
-    legend_above(left, 2)
-    for ax in (left, right):
-        ax.tick_params(axis="y", length=0)
+    fig, ax = figure(8.5, 3.2)
+    counts, speeds = (list(dict.fromkeys(values)) for values in zip(*measured, strict=True))
+    for row, (machines, color) in enumerate(zip(counts, (SKY, LIGHT), strict=False)):
+        for column, speed in enumerate(speeds):
+            at = column + 0.36 * (row - 0.5)
+            model, seconds = measured[machines, speed]
+            label = f"predicted, {machines} machines" if column == 0 else None
+            ax.bar(at, model, 0.32, color=color, edgecolor=INK, linewidth=0.7, label=label)
+            ax.plot([at] * len(seconds), seconds, ".", color=INK, ms=5, label="measured" if row + column == 0 else None)
+    ax.axhline(alone, color=GRAY, linestyle="--", label="one machine, measured")
+    ax.set_xticks(range(len(speeds)), [f"{speed} Mbit/s" for speed in speeds])
+    ax.set(ylabel="seconds per epoch", ylim=(0, None))
+    legend_above(ax, 4)
     return fig
