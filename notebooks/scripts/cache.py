@@ -39,8 +39,9 @@ class FeatureCache:
     def __getitem__(self, ids):
         """Return the rows of the nodes ``ids``, which are different, as ``self.tensor[ids]`` does.
 
-        Read the other rows with one call ``self.tensor[...]``, or none if the cache has all rows. Insert the remote
-        rows among them. Update ``hits`` and ``requests``, which do not count rows of this machine.
+        Read the rows that are not in the cache with one call ``self.tensor[...]``, or none if the cache has all rows,
+        because a DistTensor rejects an empty tensor of IDs. Insert the remote rows among those that you have read.
+        Update ``hits`` and ``requests``, which do not count rows of this machine.
         """
         cached = self.slots[ids] >= 0
         result = torch.empty(len(ids), self.shape[1], dtype=self.rows.dtype)
@@ -58,13 +59,15 @@ class FeatureCache:
     def fill(self, degrees):
         """Fill an empty cache with the remote nodes that have the most neighbors, in one read of ``tensor``.
 
+        Without remote nodes or without room for a row, read nothing.
         Call this method before the first batch. The read counts neither as requests nor as hits. ``degrees`` (N,) has
         the number of neighbors of each node. Sampling requests nodes with many neighbors most often.
         """
         remote = self.is_remote(torch.arange(len(degrees))).nonzero().flatten()
         order = degrees[remote].argsort(descending=True)
         hot = remote[order[: self.capacity]]
-        self.insert(hot, self.tensor[hot])
+        if len(hot):
+            self.insert(hot, self.tensor[hot])
 
     def hit_rate(self):
         """Return the share of hits among the requests of all ranks, a float, on every rank."""

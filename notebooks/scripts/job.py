@@ -90,9 +90,10 @@ def take_share(ids):
 def split(g, ntype="_N"):
     """Return the training, validation and test nodes of this rank, a dict with the keys "train", "val" and "test".
 
-    ``node_split`` divides the nodes of a mask, such as ``g.nodes[ntype].data["train_mask"]``. The sizes of the training
-    shares differ by at most one (``force_even``). The validation and test nodes stay on the machine that owns them, so
-    that their scores need no network. ``take_share`` then selects the nodes of this rank.
+    ``node_split`` divides the nodes of a mask, such as ``g.nodes[ntype].data["train_mask"]``. It needs the partition
+    book and ``ntype``, too. The sizes of the training shares differ by at most one (``force_even``). The validation and
+    test nodes stay on the machine that owns them, so that their scores need no network. ``take_share`` then selects the
+    nodes of this rank.
     """
     shares = {}
     for name in ("train", "val", "test"):

@@ -18,10 +18,10 @@ def assign_stream(chunks, num_nodes, parts, passes=1):
     For each edge ``(u, v)``, first u and then v takes a step, also in a self loop. In its step, a node counts one more
     neighbor in the part of the other node, if that node has a part. Then it joins or moves to the part with the largest
     score ``neighbors * (capacity - size)``. Here, ``neighbors`` is the number of neighbors that the node has counted in
-    the part so far, ``size`` is the number of nodes in the part now, and ``capacity`` is ``1.05 * num_nodes / parts``.
-    If several parts have the largest score, the node chooses the smallest of them, and the first if several are equally
-    small. A further pass reads the edges again and keeps the parts, sizes and counts. At the end, each node without an
-    edge joins the smallest part, in the order of the IDs.
+    the part so far, ``size`` is the number of nodes in the part now (with the node itself, if it is there), and
+    ``capacity`` is ``1.05 * num_nodes / parts``. If several parts have the largest score, the node chooses the smallest
+    of them, and the first if several are equally small. A further pass reads the edges again and keeps the parts, sizes
+    and counts. At the end, each node without an edge joins the smallest part, in the order of the IDs.
 
     Args:
         chunks: ``.npy`` files with edges (E, 2), in the order of the stream. The memory holds one of them.
@@ -80,7 +80,7 @@ def read_bucket(path, num_nodes):
 
 
 def name_predictions(ids, node_map, predictions, classes, path):
-    """Write the CSV file ``path`` with the header ``id,prediction`` and one row for each node, in the order of ``ids``.
+    """Write the CSV file ``path`` with the columns ``id`` and ``prediction``, and a row for each node in ``ids``.
 
     Args:
         ids: sorted IDs of the user, a ``pa.Array`` of strings.

@@ -21,9 +21,10 @@ from seeds import seed_job
 def make_steps(ids, batch_size, seed):
     """Return the steps of an epoch, a list of pairs: the seeds of this rank, and the number of seeds of all ranks.
 
-    Shuffle ``ids`` with a new ``torch.Generator`` and this seed. All ranks make the same number of steps, the smallest
-    one for which no rank has more than ``batch_size`` seeds in a step. ``Tensor.tensor_split`` divides the seeds of a
-    rank into parts of nearly equal size. A part is empty if a rank has fewer seeds than steps.
+    Both belong to one step. Shuffle ``ids`` with a new ``torch.Generator`` and this seed. All ranks make the same
+    number of steps, the smallest one for which no rank has more than ``batch_size`` seeds in a step.
+    ``Tensor.tensor_split`` divides the seeds of a rank into parts of nearly equal size. A part is empty if a rank has
+    fewer seeds than steps.
     """
     generator = torch.Generator().manual_seed(seed)
     order = ids[torch.randperm(len(ids), generator=generator)]
@@ -57,8 +58,9 @@ def train_epoch(task, epoch):
 
     Each step uses the gradient of the mean loss over the seeds of **all** ranks. DDP divides the sum of the gradients
     by the number of ranks. Therefore multiply ``task.loss(task.read(sample))``, a sum over the seeds of this rank, by
-    ``world_size / number of seeds of all ranks`` before ``backward()``. All optimizers in ``task.optimizers`` make a
-    step. The seed of ``make_steps`` is ``1000 * args.seed + epoch``. ``weighted_reduce`` computes the result.
+    ``world_size / number of seeds of all ranks`` before ``backward()``. In each step, call ``zero_grad`` of all
+    ``task.optimizers`` before ``backward()`` and their ``step`` after it. The model is in training mode. The seed of
+    ``make_steps`` is ``1000 * args.seed + epoch``. ``weighted_reduce`` computes the result.
     """
     task.model.train()
     steps = make_steps(task.ids["train"], task.args.batch_size, 1000 * task.args.seed + epoch)

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from cache import FeatureCache
@@ -110,6 +111,15 @@ def test_fill_of_a_large_cache():
     _, cache = new_cache(9)
     cache.fill(torch.ones(10, dtype=torch.int64))
     got, expected = (cache.slots >= 0).nonzero().flatten().tolist(), [4, 5, 6, 7, 8, 9]
+    assert got == expected
+
+
+@pytest.mark.parametrize(("owner", "capacity"), [(1, 3), (0, 0)])
+def test_fill_without_rows(owner, capacity):
+    """Without remote nodes or without room for a row, read nothing."""
+    table, book = Table(), SimpleNamespace(partid=1, nid2partid=lambda ids: torch.full_like(ids, owner))
+    FeatureCache(table, book, capacity * 12).fill(torch.ones(10, dtype=torch.int64))
+    got, expected = table.reads, []
     assert got == expected
 
 

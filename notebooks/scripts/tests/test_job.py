@@ -58,8 +58,10 @@ def test_order_and_backend(monkeypatch, device):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(job, "choose_device", lambda: torch.device(device, 1 if device == "cuda" else None))
     monkeypatch.setattr(torch, "set_num_threads", lambda _count: None)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: got.append(str(device)))
-    monkeypatch.setattr(dgl.distributed, "initialize", lambda file, **_: got.append(file))
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda gpu: got.append(str(gpu if isinstance(gpu, torch.device) else f"cuda:{gpu}"))
+    )
+    monkeypatch.setattr(dgl.distributed, "initialize", lambda ip_config, **_: got.append(ip_config))
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: got.append(backend))
     for module in (job, dgl.distributed):
         monkeypatch.setattr(module, "DistGraph", lambda name, part_config: got.append((name, part_config)))
@@ -85,8 +87,8 @@ def test_split_on_machines(monkeypatch):
     """On machines, keep all nodes of node_split. Only the training nodes are split evenly. Pass the node type on."""
     calls = []
 
-    def node_split(mask, book=None, ntype="_N", *, partition_book=None, force_even=True, **_):
-        calls.append((mask, book or partition_book, ntype, force_even))
+    def node_split(nodes, partition_book=None, ntype="_N", rank=None, force_even=True, **_):
+        calls.append((nodes, partition_book, ntype, force_even))
         return torch.arange(3)
 
     for module in (job, dgl.distributed):

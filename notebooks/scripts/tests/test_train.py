@@ -73,7 +73,9 @@ class Task:
         nn.init.zeros_(linear.weight)
         self.model = DistributedDataParallel(linear)
         self.calls = []
-        counter = SimpleNamespace(zero_grad=lambda: self.calls.append("zero"), step=lambda: self.calls.append("step"))
+        counter = SimpleNamespace(
+            zero_grad=lambda **_: self.calls.append("zero"), step=lambda: self.calls.append("step")
+        )
         self.optimizers = [torch.optim.SGD(linear.parameters(), lr=0.01), counter]
 
     def sample(self, seeds):
