@@ -62,10 +62,11 @@ def sample_edges(graph, fanouts, way, k, edges):
 
 
 def pair_loss(h, src, dst, others):
-    """Return the loss summed over B edges. The score of a pair of nodes is 10 times the cosine of their vectors minus 5.
+    """Return the loss summed over B edges.
 
-    The loss of an edge is the mean of two values. The first is the binary cross-entropy of its score with target 1, and
-    the second is the mean over its negatives of the binary cross-entropy with target 0.
+    The score of a pair of nodes is 10 times the cosine of their vectors, minus 5. The loss of an edge is the mean of
+    two values. The first is the binary cross-entropy of its score with target 1. The second is the mean over its
+    negatives of the binary cross-entropy with target 0.
 
     Args:
         h: vectors (S, D) of the seed nodes, of any length.

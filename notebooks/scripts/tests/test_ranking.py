@@ -32,8 +32,8 @@ def test_nodes_of_the_edge_do_not_count():
 
 def test_length_of_a_vector_does_not_count():
     """Normalize the rows. Node 5 has the direction of node 2 and is longer."""
-    got = ranks([0], [1], [5, 3]), ranks([5], [3], [1, 4])
-    expected = [2.0], [2.0]
+    got = ranks([0], [1], [5, 3]), ranks([5], [3], [1, 4]), ranks([3], [1], [5])
+    expected = [2.0], [2.0], [1.0]
     assert got == expected
 
 
