@@ -23,7 +23,8 @@ def sample_negatives(g, way, count, k):
 
     The ways "uniform" and "joint" choose among all nodes of ``g``, and "local" and "local_joint" among the nodes of
     this machine, ``book.partid2nids(book.partid)``. In the two joint ways, all edges share the same k nodes. A node can
-    occur more than once. Use the global generator of torch, and create no tensor with an entry for all nodes of ``g``.
+    occur more than once, and ``count`` can be 0. Use the global generator of torch, and create no tensor with an entry
+    for all nodes of ``g``.
     """
     rows = 1 if way.endswith("joint") else count
     if way.startswith("local"):
@@ -36,10 +37,11 @@ def sample_negatives(g, way, count, k):
 def sample_edges(graph, fanouts, way, k, edges):
     """Return blocks for the nodes of a batch of edges, and the positions of these nodes among the seed nodes.
 
-    The seed nodes are the sources, destinations and negatives, each of them once (``Tensor.unique`` can also return
-    positions). ``dgl.dataloading.MultiLayerNeighborSampler(fanouts).sample_blocks(graph, seeds, exclude_eids=...)``
-    returns the blocks as its third result. Exclude the edges of the batch, so that no message reveals them. Without
-    edges, sample node 0, because DGL needs a node, and ``find_edges`` needs an edge.
+    Call ``sample_negatives(graph, way, B, k)`` once. The seed nodes are the sources, destinations and negatives, each
+    of them once (``Tensor.unique`` can also return positions). The blocks are the third result of
+    ``dgl.dataloading.MultiLayerNeighborSampler(fanouts).sample_blocks(graph, seeds, exclude_eids=...)``. Exclude
+    the edges of the batch, so that no message reveals them. Without edges, sample node 0, because DGL needs a node, and
+    ``find_edges`` needs an edge.
 
     Args:
         graph: TrainingGraph.
@@ -115,10 +117,11 @@ class LinkTask(NodeTask):
         return pair_loss(self.model(blocks, x), *places)
 
     def evaluate(self):
-        """Return the exact "val_mrr" and "test_mrr", and with ``--cache``, the "hit_rate" of the cache.
+        """Return a dict with the exact "val_mrr" and "test_mrr" of ``self.ids`` among ``self.candidates``.
 
-        ``inference`` computes the vectors of all nodes from all training edges, because it samples ``self.graph``. It
-        reads the features from ``self.g.ndata["feat"]``.
+        ``inference`` computes the vectors of all nodes from all training edges, if it samples ``self.graph``. It reads
+        the features from ``self.g.ndata["feat"]``. If ``args.cache`` is not 0, the dict also has the "hit_rate",
+        ``self.feat.hit_rate()``.
         """
         h = inference(self.model.module, self.graph, self.g.ndata["feat"], self.device)
         found = {}
