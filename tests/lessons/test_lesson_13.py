@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from commands import launch
-from program_support import copy_scripts
+from solution_support import NOTEBOOKS
 
 FROZEN = "--lr 0 --num_epochs 1 --epoch_edges 2000 --hidden 16 --out result.json"  # the weights stay as they are
 
@@ -41,7 +42,8 @@ def scores(folder: Path) -> list[float]:
 def alone(partition_of, tmp_path_factory) -> list[float]:
     """The exact scores of one process."""
     folder = tmp_path_factory.mktemp("alone")
-    copy_scripts(folder)
+    ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
+    shutil.copytree(NOTEBOOKS / "scripts", folder / "scripts", ignore=ignored)
     done = run_alone(folder, partition_of(1), FROZEN)
     assert done.returncode == 0, done.stdout + done.stderr
     return scores(folder)
