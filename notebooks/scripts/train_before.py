@@ -1,4 +1,4 @@
-"""The loop of lessons 11, 13, 14 and 15 until they use train.py. Programs import its functions."""
+"""An earlier version of train.py, whose ranks use Join (lessons 11, 13, 14 and 15). Programs import its functions."""
 
 import json
 import os

@@ -17,8 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from commands import launch, tutorial
-from program_support import copy_scripts
-from solution_support import NOTEBOOKS
+from solution_support import NOTEBOOKS, copy_scripts
 
 PIECES = ("job", "train", "node_task", "cache", "checkpoint", "predict")
 
@@ -93,16 +92,7 @@ def test_under_torchrun(scripts, partition_of, alone):
 @pytest.mark.cluster
 def test_under_launch(scripts, emulation, nothing_left, partition_of, alone):
     command = shlex.join(["python3", *train_words(part := partition_of(2))])
-    base = [
-        "--part_config",
-        str(part.config),
-        "--ip_config",
-        "ip_config.txt",
-        "--num_omp_threads",
-        "1",
-        "--out",
-        "logs",
-    ]
+    base = ["--part_config", str(part.config), "--ip_config", "ip_config.txt", "--num_omp_threads", "1"]
     done = launch("--emulate", "2", "--num_trainers", "2", *base, "--out", "logs", command, cwd=scripts.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     check_result(scripts.parent, alone, 4)
