@@ -13,7 +13,7 @@ from dgl.distributed import node_split
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from job import arguments, join_job, leave_job  # noqa: F401
+from job import arguments, join_job, leave_job
 from sage import GraphSAGE
 from seeds import seed_job
 
@@ -108,3 +108,9 @@ def run(g, args):
     if args.out and dist.get_rank() == 0:
         Path(args.out).write_text(json.dumps({"epochs": epochs}))
     return model.module, epochs
+
+
+if __name__ == "__main__":
+    options = arguments().parse_args()
+    run(join_job(options), options)
+    leave_job()
