@@ -110,7 +110,10 @@ def run(g, args):
     return model.module, epochs
 
 
-if __name__ == "__main__":
-    options = arguments().parse_args()
-    run(join_job(options), options)
+def main(args):
+    run(join_job(args), args)
     leave_job()
+
+
+if __name__ == "__main__":
+    main(arguments().parse_args())
