@@ -14,7 +14,7 @@ import atexit, sys, threading, time
 from watchdog import Watchdog
 
 def wait_for_a_file():
-    time.sleep(30)
+    time.sleep(6)
 """
 
 
@@ -25,10 +25,10 @@ def run(program, **variables):
     with subprocess.Popen([sys.executable, "-c", START + program], **pipes) as process:
         try:
             first, start = process.stderr.readline(), time.monotonic()
-            rest = process.communicate(timeout=15)[1]
+            rest = process.communicate(timeout=20)[1]
         except subprocess.TimeoutExpired:
-            rest = b"the process did not end within 15 s"
             process.kill()
+            rest = process.communicate()[1] + b"the process did not end within 20 s"
         seconds = time.monotonic() - start
     text = (first + rest).decode()
     if "NotImplementedError" in text:  # an empty function
@@ -39,8 +39,8 @@ def run(program, **variables):
 def test_a_hang_ends_the_process():
     """Call report when the time limit has passed. The exit code is 1."""
     code, text, _ = run("Watchdog(0.3, grace=0.2).start()\nwait_for_a_file()", RANK="3")
-    got = code, text.splitlines()[0], "in wait_for_a_file" in text
-    expected = 1, "watchdog: rank 3 has made no progress for 0.3 s", True
+    got = code, text.splitlines()[:1], "in wait_for_a_file" in text
+    expected = 1, ["watchdog: rank 3 has made no progress for 0.3 s"], True
     assert got == expected
 
 
@@ -50,8 +50,8 @@ def test_report_has_the_stacks_of_all_threads(monkeypatch):
     program = f"{other}Watchdog(7).report()\nprint('the end', file=sys.stderr)"
     monkeypatch.delenv("RANK", raising=False)
     code, text, _ = run(program)
-    got = code, text.splitlines()[0], "in wait_for_a_file" in text, text.count("the end")
-    expected = 0, "watchdog: rank 0 has made no progress for 7 s", True, 1
+    got = code, text.splitlines()[:1], "in wait_for_a_file" in text, text.count("the end")
+    expected = 0, ["watchdog: rank 0 has made no progress for 7 s"], True, 1
     assert got == expected
 
 
@@ -76,7 +76,7 @@ def test_stop():
 def test_the_process_waits_for_other_reports():
     """Wait for grace seconds between the report and os._exit."""
     code, _, seconds = run("Watchdog(0.2, grace=1.0).start()\nwait_for_a_file()")
-    got, expected = (code, 0.8 < seconds < 10), (1, True)
+    got, expected = (code, 0.8 < seconds < 4), (1, True)
     assert got == expected
 
 
@@ -94,8 +94,8 @@ def test_a_slow_step_is_no_hang():
 def test_exit_handlers_do_not_keep_the_process():
     """The program fails, and its exit handler waits, as DGL's does. Only os._exit ends such a process."""
     program = "atexit.register(wait_for_a_file)\nWatchdog(0.3, grace=0.1).start()\nraise ValueError('no label')"
-    code, text, _ = run(program)
-    got, expected = (code, "no label" in text, "no progress" in text), (1, True, True)
+    code, text, seconds = run(program)
+    got, expected = (code, "no label" in text, "no progress" in text, seconds < 4), (1, True, True, True)
     assert got == expected
 
 
