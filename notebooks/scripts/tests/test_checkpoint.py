@@ -80,7 +80,8 @@ def test_failed_write_keeps_the_old_checkpoint(tmp_path, monkeypatch):
 def test_whole_file_is_on_the_disk_before_the_rename(tmp_path, monkeypatch):
     """Call os.fsync after the last byte and before os.replace. Otherwise, a power failure can leave half a file."""
     calls, replace = [], os.replace
-    monkeypatch.setattr(os, "fsync", lambda file: calls.append(os.fstat(file).st_size))  # file: a number
+    number_of = lambda file: file if isinstance(file, int) else file.fileno()  # noqa: E731
+    monkeypatch.setattr(os, "fsync", lambda file: calls.append(os.fstat(number_of(file)).st_size))
     monkeypatch.setattr(os, "replace", lambda old, new: (calls.append((old, new)), replace(old, new)))
 
     def run(rank, _size):
