@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-scale bench-growth bench-plan lint lab finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-scale bench-growth bench-plan lint lab book finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern selects a current torch and numpy, in .venv-modern (docs/installation.md). It is the default on a
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-growth  measure more machines and larger graphs"
 	@echo "make bench-plan    compare the estimates of plan with measurements"
 	@echo "make lab           open the lessons in JupyterLab"
+	@echo "make book          build a static site of the lessons and docs in book/site"
 	@echo "make finale        run all steps on a larger graph and write a report (OUT=runs/mine chooses the run folder)"
 	@echo "make doctor        check this computer and print remedies"
 	@echo "make lint          check style, spelling, types and imports between packages"
@@ -109,6 +110,12 @@ lint: venv
 lab: venv
 	$(PY) scripts/lab.py
 
+# A file without a link from the sidebar, a broken link and a missing picture are errors.
+book: venv
+	$(PY) -m sphinx -b html -c book -W --keep-going -q -j auto . book/site
+	@cp book/site/README.html book/site/index.html
+	@echo "The front page is book/site/index.html."
+
 finale: OUT := runs/$(shell date +%Y%m%d-%H%M%S)-finale
 finale: venv
 	$(PY) -m tutorial_lib finale --wire 1gbit --out $(OUT)
@@ -127,4 +134,4 @@ lock: venv
 clean:
 	@STACK=default sh scripts/make_venv.sh remove
 	@STACK=modern sh scripts/make_venv.sh remove
-	rm -rf .pytest_cache .ruff_cache data/cache data/partitions
+	rm -rf .pytest_cache .ruff_cache book/site data/cache data/partitions
