@@ -37,7 +37,7 @@ class FeatureCache:
         self.used += count
 
     def __getitem__(self, ids):
-        """Return the rows of the nodes ``ids``, which are different, as ``self.tensor[ids]`` does.
+        """Return the rows of the nodes ``ids`` (without duplicates), as ``self.tensor[ids]`` does.
 
         Read the rows that are not in the cache with one call ``self.tensor[...]``, or none if the cache has all rows,
         because a DistTensor rejects an empty tensor of IDs. Insert the remote rows among those that you have read.
@@ -59,9 +59,9 @@ class FeatureCache:
     def fill(self, degrees):
         """Fill an empty cache with the remote nodes that have the most neighbors, in one read of ``tensor``.
 
-        Without remote nodes or without room for a row, read nothing.
-        Call this method before the first batch. The read counts neither as requests nor as hits. ``degrees`` (N,) has
-        the number of neighbors of each node. Sampling requests nodes with many neighbors most often.
+        Without remote nodes or without room for a row, read nothing. Call this method before the first batch. The read
+        counts neither as requests nor as hits. ``degrees`` (N,) has the number of neighbors of each node. Sampling
+        requests nodes with many neighbors most often.
         """
         remote = self.is_remote(torch.arange(len(degrees))).nonzero().flatten()
         order = degrees[remote].argsort(descending=True)

@@ -1,4 +1,4 @@
-"""Run train.py with a fault. Usage: failing.py FAULT READ OPTIONS. Rank 1 triggers FAULT at its READ-th feature read.
+"""Run train_before.py with a fault. Usage: failing.py FAULT READ OPTIONS. Rank 1 triggers FAULT at feature read READ.
 
 The functions below define kill, raise, wait and extra. With fill, server 1 loads its part into a nearly full /dev/shm.
 """

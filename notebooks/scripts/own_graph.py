@@ -21,7 +21,8 @@ def assign_stream(chunks, num_nodes, parts, passes=1):
     the part so far, ``size`` is the number of nodes in the part now (with the node itself, if it is there), and
     ``capacity`` is ``1.05 * num_nodes / parts``. If several parts have the largest score, the node chooses the smallest
     of them, and the first if several are equally small. A further pass reads the edges again and keeps the parts, sizes
-    and counts. At the end, each node without an edge joins the smallest part, in the order of the IDs.
+    and counts. At the end, each node without an edge joins the smallest part, in the order of the IDs. The score is
+    that of linear deterministic greedy (Stanton and Kliot, 2012, https://doi.org/10.1145/2339530.2339722).
 
     Args:
         chunks: ``.npy`` files with edges (E, 2), in the order of the stream. The memory holds one of them.

@@ -25,9 +25,9 @@ def read_batches(path, columns, block_bytes=1 << 18):
 
 
 def collect_ids(path, columns, block_bytes=1 << 18):
-    """Return the different values of some columns of a CSV file, a sorted ``pa.Array`` of strings without null.
+    """Return the distinct values of some columns of a CSV file, a sorted ``pa.Array`` of strings without null.
 
-    This is the first of two passes. Read the file with ``read_batches``. The memory holds a block and the different
+    This is the first of two passes. Read the file with ``read_batches``. The memory holds a block and the distinct
     values of the rows so far.
     """
     known = pa.array([], pa.string())

@@ -1,4 +1,4 @@
-"""The loop of lessons 11, 13, 14 and 15 until they use train.py. Programs import its functions."""
+"""An earlier version of train.py, whose ranks use Join (lessons 11, 13, 14 and 15). Programs import its functions."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from dgl.distributed import node_split
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from job import arguments, join_job, leave_job  # noqa: F401
+from job import arguments, join_job, leave_job
 from sage import GraphSAGE
 from seeds import seed_job
 
@@ -108,3 +108,12 @@ def run(g, args):
     if args.out and dist.get_rank() == 0:
         Path(args.out).write_text(json.dumps({"epochs": epochs}))
     return model.module, epochs
+
+
+def main(args):
+    run(join_job(args), args)
+    leave_job()
+
+
+if __name__ == "__main__":
+    main(arguments().parse_args())

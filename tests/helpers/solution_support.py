@@ -4,6 +4,7 @@ import ast
 import functools
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,3 +97,11 @@ def solutions(lesson: str) -> SimpleNamespace:
     names: dict[str, object] = {}
     exec(compile(ast.Module(kept, []), f"solution {lesson}", "exec"), names)
     return SimpleNamespace(**names)
+
+
+def copy_scripts(folder: Path) -> Path:
+    """Copy the programs of the lessons to a folder, and return their new folder."""
+    ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
+    scripts = Path(shutil.copytree(NOTEBOOKS / "scripts", folder / "scripts", ignore=ignored))
+    (scripts / "out").mkdir()
+    return scripts

@@ -1,20 +1,16 @@
 """Copies of the lessons' programs, and a small graph in two parts."""
 
-import shutil
 from pathlib import Path
 
 import dgl
 import pytest
 import torch
-from solution_support import NOTEBOOKS
+from solution_support import copy_scripts
 
 
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
-    ignored = shutil.ignore_patterns("exercise_*", "out", "__pycache__")
-    folder = Path(shutil.copytree(NOTEBOOKS / "scripts", tmp_path / "scripts", ignore=ignored))
-    (folder / "out").mkdir()
-    return folder
+    return copy_scripts(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from commands import launch, tutorial
-from program_support import copy_scripts
-from solution_support import NOTEBOOKS
+from solution_support import NOTEBOOKS, copy_scripts
 
 PIECES = ("job", "train", "node_task", "cache", "checkpoint", "predict")
 
@@ -93,16 +92,7 @@ def test_under_torchrun(scripts, partition_of, alone):
 @pytest.mark.cluster
 def test_under_launch(scripts, emulation, nothing_left, partition_of, alone):
     command = shlex.join(["python3", *train_words(part := partition_of(2))])
-    base = [
-        "--part_config",
-        str(part.config),
-        "--ip_config",
-        "ip_config.txt",
-        "--num_omp_threads",
-        "1",
-        "--out",
-        "logs",
-    ]
+    base = ["--part_config", str(part.config), "--ip_config", "ip_config.txt", "--num_omp_threads", "1"]
     done = launch("--emulate", "2", "--num_trainers", "2", *base, "--out", "logs", command, cwd=scripts.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     check_result(scripts.parent, alone, 4)
@@ -112,9 +102,10 @@ def test_under_launch(scripts, emulation, nothing_left, partition_of, alone):
 def machines(scripts, emulation, nothing_left) -> Iterator[Path]:
     """A folder with ip_config.txt and scripts, on two persistent machines without a running job."""
     tutorial("machines", "start", "2", "--name", "lesson10", "--ttl", "5m")
-    addresses = tutorial("on", "--name", "lesson10", "all", "hostname", "-I").stdout
-    file = "".join(f"{line.split()[1]} 30050\n" for line in sorted(addresses.splitlines()))
-    (scripts.parent / "ip_config.txt").write_text(file)
+    on = [("on", "--name", "lesson10", f"machine-{number}", "hostname", "-I") for number in range(2)]
+    (scripts.parent / "ip_config.txt").write_text(
+        "".join(f"{tutorial(*words).stdout.split()[0]} 30050\n" for words in on)
+    )
     yield scripts.parent
     tutorial("machines", "stop", "lesson10")
 

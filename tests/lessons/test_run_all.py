@@ -81,6 +81,8 @@ def test_a_lesson_runs_twice_in_one_kernel(monkeypatch):
 def test_a_lesson_runs_without_the_programs(lesson, emulation, bare_path, monkeypatch):
     notebook = nbformat.read(NOTEBOOKS / f"{lesson}.ipynb", as_version=4)
     assert programs_of(notebook) == set(LESSONS[lesson])
+    # Lesson 09 ends four jobs in a cell that needs none of the programs, and that takes longest.
+    notebook.cells = [cell for cell in notebook.cells if "for name, seconds, extra in (" not in cell.source]
     # After the last cell that depends on a program, only the cell that stops the machines matters here.
     last = max(k for k, cell in enumerate(notebook.cells) if "# needs: " in cell.source or "available(" in cell.source)
     notebook.cells[last + 1 :] = [cell for cell in notebook.cells[last + 1 :] if "machines stop" in cell.source]

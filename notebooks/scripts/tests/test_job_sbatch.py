@@ -255,6 +255,6 @@ if SANDBOX := os.environ.get("SLURM_SANDBOX"):
 
         wait_until(lambda: state() not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), 100)
         log = (FILES / f"{number}.log").read_text()
-        got, expected = (state(), len(re.findall(r"^epoch \d", log, re.MULTILINE))), ("COMPLETED", 2)
+        got, expected = (state(), len(re.findall(r"^epoch \d+  loss", log, re.MULTILINE))), ("COMPLETED", 2)
         on_node("scancel", number)
         assert got == expected
