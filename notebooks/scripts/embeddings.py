@@ -34,7 +34,7 @@ class EmbeddingTask(NodeTask):
 
     def load_data(self):
         if self.args.cache or self.args.best:
-            raise ValueError("--cache and --best do not support embeddings, which every step changes")
+            raise ValueError("--cache and --best do not support embeddings")
         self.ids, self.label = split(self.g), self.g.ndata["label"]
         self.sample = functools.partial(sample_nodes, self.g, self.fanouts)
         self.nodes = nodes_of_rank(self.g)
