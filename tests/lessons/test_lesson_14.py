@@ -95,7 +95,7 @@ if __name__ == "__main__":
 def in_steps(scripts: Path, graph: Any, shares: list[torch.Tensor], size: int, epochs: int) -> list[float]:
     """Return the losses of embeddings.py on the plain graph. A row makes a step of Adam if a batch has read it."""
     sys.path.insert(0, str(scripts))
-    from embeddings import first_rows
+    from row_table import first_rows
     from sage import GraphSAGE
 
     labels, sampler = graph.ndata["label"].long(), dgl.dataloading.MultiLayerFullNeighborSampler(2)
