@@ -69,6 +69,8 @@ def test_embeddings_of_ranks_equal_one_process(scripts, emulation, nothing_left,
     for name in ("loss", "val_accuracy", "test_accuracy"):
         values = [[epoch[name] for epoch in result["epochs"]] for result in results]
         torch.testing.assert_close(values[1:], values[:1] * 2, atol=2e-3, rtol=0)
+    done = run_alone(folder, *words_of(part_of(1), "--cache 1000"))
+    assert "ValueError: --cache and --best do not support embeddings" in done.stderr
 
 
 SHARES = """
@@ -138,26 +140,3 @@ def test_rows_have_the_gradients_of_one_process(scripts, emulation, nothing_left
     shares = [original[json.loads((folder / f"share-{rank}.json").read_text())] for rank in range(2)]
     expected = in_steps(scripts, small_dataset.graph, shares, 49, 2)
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=0)
-
-
-@pytest.mark.cluster
-def test_resumed_job_has_equal_losses_and_rows(scripts, emulation, nothing_left, part_of):
-    """Two epochs and a resumed third one equal three epochs, in all rows and their optimizer state."""
-    part, folder, files = part_of(2), scripts.parent, []
-    common = "--batch_size 100 --fanouts 5,5 --out result.json --checkpoint"
-    for name, epochs in (("whole.pt", 3), ("half.pt", 2), ("half.pt", 3)):
-        done = run_on_machines(folder, part, words_of(part, f"{common} {name} --num_epochs {epochs}"))
-        assert done.returncode == 0, done.stdout + done.stderr
-        files.append([torch.load(path) for path in sorted(folder.glob(f"{name}-{epochs}-rows_*"))])
-    first, resumed = (torch.load(folder / name)["epochs"] for name in ("whole.pt", "half.pt"))
-    assert [epoch["loss"] for epoch in first] == [epoch["loss"] for epoch in resumed]
-    assert [len(tensors) for tensors in files[0]] == [4, 4]
-    for whole, half in zip(files[0], files[2], strict=True):
-        assert all(map(torch.equal, whole, half))
-    assert len(list(folder.glob("*-rows_*"))) == 4  # no files of earlier epochs remain
-    (folder / "half.pt-3-rows_1").unlink()
-    done = run_on_machines(folder, part, words_of(part, f"{common} half.pt --num_epochs 4"))
-    assert done.returncode != 0
-    assert "FileNotFoundError" in done.stdout + done.stderr
-    done = run_alone(folder, *words_of(part_of(1), "--cache 1000"))
-    assert "ValueError: --cache and --best do not support embeddings" in done.stderr

@@ -1,16 +1,13 @@
 """A second solution of embeddings.py, written from its docstrings and public tests."""
 
-import functools
 from pathlib import Path
+
 import dgl
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from job import split
-from node_task import NodeTask, sample_nodes
-from predict import accuracy, inference, nodes_of_rank
-from row_table import RowAdam, make_table, read_rows, write_rows
-from train import main
+
+from node_task import NodeTask
+from row_table import read_rows, write_rows
 
 
 class EmbeddingTask(NodeTask):

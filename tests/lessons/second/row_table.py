@@ -1,10 +1,12 @@
 """A second solution of row_table.py, written from its docstrings and public tests."""
 
 import os
+
 import torch
 import torch.distributed as dist
 from dgl.distributed import DistEmbedding
 from dgl.distributed.optim import SparseAdam
+
 from embedding_updates import collect_trace, sum_repeated
 from job import is_standalone
 
@@ -38,7 +40,7 @@ class RowAdam(SparseAdam):
         (table,) = self._params
         reads = [None] * dist.get_world_size()
         dist.all_gather_object(reads, collect_trace(table))
-        ids, grads = (torch.cat(parts) for parts in zip(*reads))
+        ids, grads = (torch.cat(parts) for parts in zip(*reads, strict=True))
         self.update(ids, grads, table)
 
 
@@ -51,6 +53,6 @@ def write_rows(path, tensors, nodes):
 
 
 def read_rows(path, tensors, nodes):
-    for tensor, rows in zip(tensors, torch.load(path)):
+    for tensor, rows in zip(tensors, torch.load(path), strict=True):
         tensor[nodes] = rows
     dist.barrier()
