@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def words_of(part: Partition, more: str) -> list[str]:
 
 
 def run_alone(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=200)
+    options = {"env": {**os.environ, "TMPDIR": str(folder)}, "cwd": folder}  # torchrun leaves a folder in TMPDIR
+    return subprocess.run([sys.executable, *words], **options, capture_output=True, text=True, timeout=200)
 
 
 def run_on_machines(folder: Path, part: Partition, words: list[str], *options: str) -> subprocess.CompletedProcess:
