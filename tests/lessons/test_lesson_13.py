@@ -9,64 +9,43 @@ from typing import Any
 
 import pytest
 from commands import launch
-from solution_support import copy_scripts
-
-FROZEN = "--lr 0 --num_epochs 1 --epoch_edges 2000 --hidden 16"  # the weights stay as they are
-MACHINES = ("--emulate", "2", "--num_omp_threads", "1")
 
 
-def run(folder: Path, part: Any, more: str, *tool: str) -> subprocess.CompletedProcess:
-    """Run link.py with a module of Python, or with ``launch``, if the words of the tool begin as ``MACHINES``."""
+def run(folder: Path, part: Any, more: str, *options: str) -> list[dict]:
+    """Run link.py on this machine, or with options of ``launch`` on two machines. Return its epochs."""
     base = ["--part_config", str(part.config), "--ip_config", "ip_config.txt"]
     words = ["scripts/link.py", "--graph_name", part.graph_name, *base, *more.split(), "--out", "result.json"]
-    if tool[:1] == MACHINES[:1]:
-        return launch(*tool, *base, shlex.join(["python3", *words]), cwd=folder)
-    return subprocess.run([sys.executable, *tool, *words], cwd=folder, capture_output=True, text=True, timeout=200)
-
-
-def epochs_of(folder: Path, *job: Any) -> list[dict]:
-    done = run(folder, *job)
+    words += ["--hidden", "16", "--epoch_edges", "2000"]
+    if options:
+        base += ["--emulate", "2", "--num_omp_threads", "1"]
+        done = launch(*options, *base, shlex.join(["python3", *words]), cwd=folder)
+    else:
+        done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "result.json").read_text())["epochs"]
 
 
-def scores(folder: Path, *job: Any) -> list[float]:
-    (epoch,) = epochs_of(folder, *job)
-    return [epoch["val_mrr"], epoch["test_mrr"]]
-
-
-@pytest.fixture(scope="module")
-def alone(partition_of, tmp_path_factory) -> list[float]:
-    """The exact scores of one process."""
-    return scores(copy_scripts(tmp_path_factory.mktemp("alone")).parent, partition_of(1), FROZEN)
-
-
-def test_under_torchrun(scripts, partition_of, alone):
-    tool = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    assert scores(scripts.parent, partition_of(1), FROZEN, *tool) == pytest.approx(alone, abs=1e-4)
-
-
 @pytest.mark.cluster
-def test_under_launch(scripts, emulation, nothing_left, partition_of, alone):
-    """Two machines with two trainers each, which sample edges in sampler processes."""
-    tool = (*MACHINES, "--num_trainers", "2", "--num_samplers", "1", "--out", "logs")
-    more = f"{FROZEN} --negatives local_joint --num_negatives 4"
-    assert scores(scripts.parent, partition_of(2), more, *tool) == pytest.approx(alone, abs=1e-4)
+def test_exact_scores(scripts, emulation, nothing_left, partition_of):
+    """One process, and two machines with two trainers each, which sample edges in sampler processes. No training."""
+    frozen, folder = "--lr 0 --num_epochs 1", scripts.parent
+    (alone,) = run(folder, partition_of(1), frozen)
+    options = ("--num_trainers", "2", "--num_samplers", "1", "--out", "logs")
+    (launched,) = run(folder, partition_of(2), f"{frozen} --negatives local_joint --num_negatives 4", *options)
+    for name in ("val_mrr", "test_mrr"):
+        assert launched[name] == pytest.approx(alone[name], abs=1e-4)
 
 
 @pytest.mark.cluster
 def test_resumed_job_has_equal_losses_and_cached_rows(scripts, emulation, nothing_left, partition_of):
-    """An epoch, and then a resumed second one with a cache, have the losses of two epochs. Other settings fail."""
-    folder, losses, common = scripts.parent, [], "--hidden 16 --epoch_edges 2000 --checkpoint checkpoint.pt"
-    for number, more in enumerate(("--num_epochs 1", "--num_epochs 2 --cache 1000000", "--num_epochs 2")):
-        if number == 2:
-            (folder / "checkpoint.pt").unlink()
-        epochs = epochs_of(folder, partition_of(2), f"{common} {more}", *MACHINES, "--out", f"logs-{number}")
-        losses.append([epoch["loss"] for epoch in epochs])
-        assert ("hit_rate" in epochs[-1]) == (number == 1)
-    assert losses[1] == losses[2]
-    assert losses[0] == losses[1][:1]
-    assert losses[1][1] < losses[1][0]
-    done = run(folder, partition_of(1), f"{common} --num_epochs 3 --negatives joint")
-    assert done.returncode != 0
-    assert "ValueError: negatives is joint, and was uniform, ranks is 1, and was 2" in done.stderr
+    """An epoch, and then a resumed second one with a cache, have the losses of two epochs without a stop."""
+    folder, jobs = scripts.parent, ("--num_epochs 1", "--num_epochs 2 --cache 1000000", "--num_epochs 2")
+    names = ("stopped.pt", "stopped.pt", "whole.pt")
+    first, resumed, whole = (
+        run(folder, partition_of(2), f"{more} --checkpoint {name}", "--out", f"logs-{number}")
+        for number, (more, name) in enumerate(zip(jobs, names, strict=True))
+    )
+    assert [epoch["loss"] for epoch in resumed] == [epoch["loss"] for epoch in whole]
+    assert first[0]["loss"] == resumed[0]["loss"] > resumed[1]["loss"]
+    assert "hit_rate" in resumed[1]
+    assert "hit_rate" not in whole[1]
