@@ -19,8 +19,8 @@ def choose_candidates(original, count):
 def rank_edges(h, src, dst, candidates):
     """Return the rank of each edge (u, v) among the pairs (u, x) for all candidates x, float32 (E,).
 
-    The rank is 1, plus the number of candidates with a larger cosine than v, plus half the number of candidates with an
-    equal cosine. The candidates u and v do not count. Compute the cosines as products of normalized rows.
+    The rank is 1, plus the number of candidates with a larger cosine than v, plus half the number with an equal cosine.
+    Cosines (products of normalized rows) are equal if they differ by at most 1e-6. Candidates u and v do not count.
 
     Args:
         h: tensor or DistTensor (N, D). A DistTensor only supports reading rows by ID.
@@ -29,9 +29,9 @@ def rank_edges(h, src, dst, candidates):
     """
     u, v, x = (F.normalize(h[ids]) for ids in (src, dst, candidates))
     score = (u * v).sum(1, keepdim=True)
-    others = u @ x.T
-    others[(candidates == src[:, None]) | (candidates == dst[:, None])] = -2  # below any cosine
-    return 1 + (others > score).sum(1) + (others == score).sum(1) / 2
+    gap = u @ x.T - score  # equal vectors have a gap of about 1e-7, because the two products are rounded differently
+    gap[(candidates == src[:, None]) | (candidates == dst[:, None])] = -1  # a smaller cosine does not count
+    return 1 + (gap > 1e-6).sum(1) + (gap.abs() <= 1e-6).sum(1) / 2
 
 
 def mean_reciprocal_rank(h, graph, edges, candidates):

@@ -35,6 +35,10 @@ def test_length_of_a_vector_does_not_count():
     got = ranks([0], [1], [5, 3]), ranks([5], [3], [1, 4]), ranks([3], [1], [5])
     expected = [2.0], [2.0], [1.0]
     assert got == expected
+    lengths = torch.linspace(1, 3, 50)[:, None]  # rows of one direction, whose cosines differ only by rounding
+    got = ranks([0, 1, 2], [1, 2, 3], list(range(4, 50)), lengths * torch.tensor([0.3, 1.7, -0.9]))
+    expected = [24.0, 24.0, 24.0]
+    assert got == expected
 
 
 def test_several_edges():

@@ -7,8 +7,8 @@ from ranks import weighted_reduce
 
 def rank_edges(h, src, dst, candidates):
     u, v, x = (F.normalize(h[ids]) for ids in (src, dst, candidates))
-    right, others = (u * v).sum(1, keepdim=True), u @ x.T
-    counts = (others > right) + 0.5 * (others == right)
+    gap = (u[:, None] * x).sum(2) - (u * v).sum(1, keepdim=True)
+    counts = (gap > 1e-6) + 0.5 * (gap.abs() <= 1e-6)
     counts[(candidates == src[:, None]) | (candidates == dst[:, None])] = 0
     return 1 + counts.sum(1)
 
