@@ -45,10 +45,10 @@ class EmbeddingTask(NodeTask):
         """Return blocks, embeddings of the input nodes and labels of the seeds, on the device.
 
         ``self.table(ids)`` reads rows to the CPU and records the read for the optimizer. Move the rows to the device
-        afterwards, so that their gradients arrive on the CPU. Dropout with probability ``args.dropout`` sets **whole**
-        rows to zero and multiplies the others by ``1 / (1 - dropout)``. A sample without seeds must not record a read,
-        because a gradient of zero would also change the rows (``torch.set_grad_enabled``). The rest is as in
-        ``NodeTask.read``.
+        afterwards, so that their gradients arrive on the CPU. In every call, dropout with probability ``args.dropout``
+        sets **whole** rows to zero and multiplies the others by ``1 / (1 - dropout)``. (Evaluation does not call this
+        method.) A sample without seeds must not record a read, because a gradient of zero would also change the rows
+        (``torch.set_grad_enabled``). The rest is as in ``NodeTask.read``.
         """
         count, blocks = sample
         with torch.set_grad_enabled(count > 0):

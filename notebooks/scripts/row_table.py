@@ -15,8 +15,8 @@ def first_rows(ids, width, seed, chunk=4096):
     """Return the first rows of nodes, float32 (M, width), normally distributed with standard deviation 0.1.
 
     The row of a node depends only on its ID, ``seed`` and ``width``, so it is the same in every partition. Different
-    nodes have different rows. Create a ``torch.Generator`` for each chunk of ``chunk`` consecutive IDs, with a seed
-    that depends on ``seed`` and the chunk. Then the memory never holds the rows of all nodes of the graph.
+    nodes have different rows. Create a ``torch.Generator`` for each chunk of ``chunk`` consecutive IDs, so that the
+    memory never holds all rows. Its seed depends on ``seed`` and the chunk. Only the low 32 bits of this seed matter.
 
     Args:
         ids: int64 tensor (M,) of original IDs, in any order.
@@ -55,7 +55,7 @@ class RowAdam(SparseAdam):
         once. SparseAdam alone divides by the number of ranks that have read the row.
 
         Args:
-            ids: int64 tensor (k,). A row occurs once for each rank that has read it.
+            ids: int64 tensor (k,), which can be empty. A row occurs once for each rank that has read it.
             grads: float32 tensor (k, width).
         """
         rows, sums = sum_repeated(ids, grads)
