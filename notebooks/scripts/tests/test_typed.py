@@ -1,5 +1,7 @@
 """Tests of ``typed.py``, on a DistGraph of 3 authors, 2 fields and 6 papers in this process."""
 
+import itertools
+
 import dgl
 import pytest
 import torch
@@ -16,6 +18,15 @@ NONE = torch.tensor([], dtype=torch.int64)
 def alone(monkeypatch):
     """Barriers of one rank do nothing."""
     monkeypatch.setattr(typed.dist, "barrier", lambda *_: None)
+
+
+NUMBERS = itertools.count()
+
+
+def embedding(g, ntype, width):
+    """Return a new table of zeros. Each one has another name, because DGL shares the rows of a name."""
+    policy = g.get_node_partition_policy(ntype)
+    return DistEmbedding(g.num_nodes(ntype), width, f"{ntype}-{next(NUMBERS)}", part_policy=policy)
 
 
 def sources(block, ntype):
@@ -70,7 +81,7 @@ def test_sample_without_seeds(academic):
 def test_read(academic):
     """Rows are in the order of the source nodes. The embedding records its read once, and features are no embedding."""
     g = academic[0]
-    tables = typed.make_tables(g, {"author", "paper"}, 2)
+    tables = {"author": embedding(g, "author", 2), "paper": g.nodes["paper"].data["feat"]}
     tables["author"].weight[torch.arange(3)] = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     _, (block,) = typed.sample_types(g, [-1], set(), "paper", torch.tensor([3, 1, 0]))
     rows = typed.read_types(tables, block)
@@ -97,7 +108,7 @@ class Strict:
 def test_read_nothing(academic):
     """Paper 5 has no author. The rows have the shape (0, width), and nothing is read or recorded."""
     g = academic[0]
-    tables = {"author": typed.make_tables(g, {"author"}, 7)["author"], "paper": Strict(), "field": Strict()}
+    tables = {"author": embedding(g, "author", 7), "paper": Strict(), "field": Strict()}
     _, (block,) = typed.sample_types(g, [-1], set(), "paper", torch.tensor([5]))
     rows = typed.read_types(tables, block)
     got = {ntype: tuple(x.shape) for ntype, x in rows.items()}, len(tables["author"]._trace)
@@ -135,8 +146,9 @@ def test_exact_scores(academic, monkeypatch, batch_size, omit):
 
     monkeypatch.setattr(typed, "sample_types", logged)
     model = new_model([r for r in g.canonical_etypes if r[0] not in omit]).train()
-    tables = typed.make_tables(g, set(g.ntypes) - omit, 3)
+    tables = {"paper": g.nodes["paper"].data["feat"]}
     for name in {"author", "field"} - omit:
+        tables[name] = embedding(g, name, 3)
         tables[name].weight[torch.arange(g.num_nodes(name))] = torch.randn(g.num_nodes(name), 3)
     scores = typed.infer_types(model, g, tables, omit, CPU, batch_size)[torch.arange(6)]
     keep = dgl.edge_type_subgraph(graph, [r for r in g.canonical_etypes if r[0] not in omit])
@@ -168,7 +180,7 @@ def test_ranks_wait_for_each_other(academic, monkeypatch):
     monkeypatch.setattr(typed, "nodes_of_type", lambda g, ntype: nodes[ntype])  # noqa: ARG005
     monkeypatch.setattr(typed, "layer_rows", lambda g, number, ntype, width: Logged(number, ntype, width))  # noqa: ARG005
     monkeypatch.setattr(typed.dist, "barrier", lambda *_: events.append("barrier"))
-    tables = typed.make_tables(g, g.ntypes, 3)
+    tables = {"paper": g.nodes["paper"].data["feat"], **{name: embedding(g, name, 3) for name in ("author", "field")}}
     typed.infer_types(new_model(g.canonical_etypes), g, tables, set(), CPU)
     got = [event for event in events if event[0] != "read"]
     expected = [("write", 0, "field", [0, 1]), ("write", 0, "paper", [2, 3, 4, 5]), "barrier"]
