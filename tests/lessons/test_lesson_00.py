@@ -37,6 +37,4 @@ def test_the_map_links_every_lesson():
     cells = json.loads((NOTEBOOKS / "00_start_here.ipynb").read_text())["cells"]
     tables = ["".join(cell["source"]) for cell in cells if "| what you build |" in "".join(cell["source"])]
     linked = re.findall(r"\]\((\d\d_\w+\.ipynb)\)", "".join(tables))
-    assert sorted(["00_start_here.ipynb", *linked]) == sorted(
-        path.name for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")
-    )
+    assert sorted(["00_start_here.ipynb", *linked]) == sorted(path.name for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
