@@ -19,7 +19,7 @@ EXACT = "--fanouts=-1,-1 --dropout 0 --batch_size 10000 --num_epochs 2 --hidden 
 @pytest.fixture(scope="module")
 def part_of(tmp_path_factory):
     """``part_of(k)``: a small graph with authors, fields and papers in k parts."""
-    dataset, folder = load_dataset("synthetic-academic", scale=0.001), tmp_path_factory.mktemp("parts")
+    dataset, folder = load_dataset("synthetic-academic", scale=0.002), tmp_path_factory.mktemp("parts")
     return lambda parts: partition_dataset(dataset, parts, folder / str(parts))
 
 
@@ -53,7 +53,7 @@ def test_resumed_types_have_equal_losses(scripts, emulation, nothing_left, part_
     """One epoch and a resumed second one equal two epochs. A cache of the features changes no loss."""
     part, losses = part_of(2), {}
     for name, more in (("a", "2"), ("b", "1 --cache 20000"), ("b", "2")):
-        common = "--fanouts 3,3 --batch_size 20 --hidden 8 --out result.json"
+        common = "--fanouts 3,3 --batch_size 100 --hidden 8 --out result.json"
         found = train(scripts, part, f"{common} --checkpoint {name}.pt --num_epochs {more}", "--num_trainers", "1")
         losses[name] = [epoch["loss"] for epoch in found["epochs"]]
     assert losses["a"] == losses["b"]
