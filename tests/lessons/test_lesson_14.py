@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import os
-import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from commands import launch
+from commands import run_program
 
 from tutorial_lib.data import Dataset
 from tutorial_lib.partition import Partition, partition_dataset
@@ -32,47 +29,22 @@ def part_of(small_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) ->
     return lambda parts: partition_dataset(dataset, parts, folder / str(parts))
 
 
-def words_of(part: Partition, more: str) -> list[str]:
-    names = ["--graph_name", part.graph_name, "--part_config", str(part.config), "--ip_config", "ip_config.txt"]
-    return ["scripts/embeddings.py", *names, "--width", "16", "--hidden", "16", *more.split()]
-
-
-def run_alone(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    options = {"env": {**os.environ, "TMPDIR": str(folder)}, "cwd": folder}  # torchrun leaves a folder in TMPDIR
-    return subprocess.run([sys.executable, *words], **options, capture_output=True, text=True, timeout=200)
-
-
-def run_on_machines(folder: Path, part: Partition, words: list[str], *options: str) -> subprocess.CompletedProcess:
-    logs = f"logs-{len(list(folder.glob('logs-*')))}"
-    base = ["--emulate", "2", "--part_config", str(part.config), "--ip_config", "ip_config.txt", "--out", logs]
-    return launch(*base, "--num_omp_threads", "1", *options, shlex.join(["python3", *words]), cwd=folder)
-
-
-EXACT = "--fanouts=-1,-1 --dropout 0 --batch_size 1000 --num_epochs 3 --out result.json"
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
+EXACT = "--width 16 --hidden 16 --fanouts=-1,-1 --dropout 0"
 
 
 @pytest.mark.cluster
 def test_embeddings_of_ranks_equal_one_process(scripts, emulation, nothing_left, part_of):
     """One process, torchrun without servers, and two machines with two trainers each have equal losses and scores."""
-    folder, results = scripts.parent, []
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    for prefix in ([], torchrun):
-        done = run_alone(folder, *prefix, *words_of(part_of(1), EXACT))
-        assert done.returncode == 0, done.stdout + done.stderr
-        results.append(read_result(folder))
-    done = run_on_machines(folder, part_of(2), words_of(part_of(2), EXACT), "--num_trainers", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    results.append(read_result(folder))
+    more = f"{EXACT} --batch_size 1000 --num_epochs 3"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    results = [run_program(scripts, "embeddings.py", part_of(1), more, start=start) for start in ((), torchrun)]
+    results += [run_program(scripts, "embeddings.py", part_of(2), more, "--num_trainers", "2")]
     assert [result["ranks"] for result in results] == [1, 2, 4]
     for name in ("loss", "val_accuracy", "test_accuracy"):
         values = [[epoch[name] for epoch in result["epochs"]] for result in results]
         torch.testing.assert_close(values[1:], values[:1] * 2, atol=2e-3, rtol=0)
-    done = run_alone(folder, *words_of(part_of(1), "--cache 1000"))
-    assert "ValueError: --cache and --best do not support embeddings" in done.stderr
+    with pytest.raises(AssertionError, match="ValueError: --cache and --best do not support embeddings"):
+        run_program(scripts, "embeddings.py", part_of(1), "--cache 1000")
 
 
 SHARES = """
@@ -134,10 +106,8 @@ def test_rows_have_the_gradients_of_one_process(scripts, emulation, nothing_left
     """The ranks that read a row change from step to step. DGL's SparseAdam would use other gradients."""
     (scripts / "shares.py").write_text(SHARES)
     part, folder = part_of(2), scripts.parent
-    words = words_of(part, "--fanouts=-1,-1 --dropout 0 --batch_size 49 --num_epochs 2 --out result.json")
-    done = run_on_machines(folder, part, ["scripts/shares.py", *words[1:]])
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [epoch["loss"] for epoch in read_result(folder)["epochs"]]
+    result = run_program(scripts, "shares.py", part, f"{EXACT} --batch_size 49 --num_epochs 2", "--num_trainers", "1")
+    found = [epoch["loss"] for epoch in result["epochs"]]
     original = torch.from_numpy(np.load(part.folder / "node_map.npy"))
     shares = [original[json.loads((folder / f"share-{rank}.json").read_text())] for rank in range(2)]
     expected = in_steps(scripts, small_dataset.graph, shares, 49, 2)

@@ -1,19 +1,13 @@
 """Lesson 15: hetero.py has the results of one process, also with two trainers per machine, and resumes equally."""
 
-import json
-import shlex
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from commands import launch
+from commands import run_program
 
 from tutorial_lib.data import load_dataset
 from tutorial_lib.partition import partition_dataset
 
-EXACT = "--fanouts=-1,-1 --dropout 0 --batch_size 10000 --num_epochs 2 --hidden 8 --out result.json"
+EXACT = "--fanouts=-1,-1 --dropout 0 --batch_size 10000 --num_epochs 2 --hidden 8"
 
 
 @pytest.fixture(scope="module")
@@ -23,25 +17,11 @@ def part_of(tmp_path_factory):
     return lambda parts: partition_dataset(dataset, parts, folder / str(parts))
 
 
-def train(scripts: Path, part, more: str, *options: str) -> dict:
-    """Run hetero.py alone or, with options of ``launch``, on two machines. Return its results."""
-    names = ["--graph_name", part.graph_name, "--part_config", str(part.config), "--ip_config", "ip_config.txt"]
-    words, folder = ["scripts/hetero.py", *names, *more.split()], scripts.parent
-    if options:
-        base = ["--part_config", str(part.config), "--ip_config", "ip_config.txt", "--num_omp_threads", "1"]
-        base += ["--out", f"logs-{len(list(folder.glob('logs-*')))}"]
-        done = launch("--emulate", "2", *base, *options, shlex.join(["python3", *words]), cwd=folder)
-    else:
-        done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((folder / "result.json").read_text())
-
-
 @pytest.mark.cluster
 def test_types_on_machines_equal_one_process(scripts, emulation, nothing_left, part_of):
     """All training papers are in one batch. Four ranks read different authors, and some ranks read no field."""
-    alone = train(scripts, part_of(1), EXACT)
-    machines = train(scripts, part_of(2), EXACT, "--num_trainers", "2")
+    alone = run_program(scripts, "hetero.py", part_of(1), EXACT)
+    machines = run_program(scripts, "hetero.py", part_of(2), EXACT, "--num_trainers", "2")
     assert (alone["ranks"], machines["ranks"]) == (1, 4)
     for name in ("loss", "val_accuracy", "test_accuracy"):
         values = [torch.tensor([epoch[name] for epoch in found["epochs"]]) for found in (alone, machines)]
@@ -53,8 +33,10 @@ def test_resumed_types_have_equal_losses(scripts, emulation, nothing_left, part_
     """One epoch and a resumed second one equal two epochs. A cache of the features changes no loss."""
     part, losses = part_of(2), {}
     for name, more in (("a", "2"), ("b", "1 --cache 20000"), ("b", "2")):
-        common = "--fanouts 3,3 --batch_size 100 --hidden 8 --out result.json"
-        found = train(scripts, part, f"{common} --checkpoint {name}.pt --num_epochs {more}", "--num_trainers", "1")
+        common = "--fanouts 3,3 --batch_size 100 --hidden 8"
+        found = run_program(
+            scripts, "hetero.py", part, f"{common} --checkpoint {name}.pt --num_epochs {more}", "--num_trainers", "1"
+        )
         losses[name] = [epoch["loss"] for epoch in found["epochs"]]
     assert losses["a"] == losses["b"]
     assert sorted(path.name for path in scripts.parent.glob("b.pt-*")) == [
