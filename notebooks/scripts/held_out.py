@@ -69,9 +69,9 @@ class TrainingGraph:
     def sample_neighbors(self, nodes, fanout, exclude_edges=None, **options):
         """Return what ``self.g.sample_neighbors(nodes, fanout, **options)`` returns, without some edges.
 
-        Remove held-out edges with ``dgl.remove_edges``. A node can therefore get fewer than ``fanout`` neighbors.
-        DGL's samplers call this method. Their method ``sample_blocks(graph, seeds, exclude_eids)`` passes the last
-        argument on as ``exclude_edges``.
+        Remove held-out edges with ``dgl.remove_edges``, which keeps ``edata[dgl.EID]``. A node can therefore get fewer
+        than ``fanout`` neighbors. DGL's samplers call this method. Their method ``sample_blocks(graph, seeds,
+        exclude_eids)`` passes the last argument on as ``exclude_edges``.
 
         Args:
             exclude_edges: None, or a pair (src, dst) of tensors. Remove these edges, too, in both directions. The two

@@ -37,11 +37,11 @@ def sample_negatives(g, way, count, k):
 def sample_edges(graph, fanouts, way, k, edges):
     """Return blocks for the nodes of a batch of edges, and the positions of these nodes among the seed nodes.
 
-    Call ``sample_negatives(graph, way, B, k)`` once. The seed nodes are the sources, destinations and negatives, each
-    of them once (``Tensor.unique`` can also return positions). The blocks are the third result of
-    ``dgl.dataloading.MultiLayerNeighborSampler(fanouts).sample_blocks(graph, seeds, exclude_eids=...)``. Exclude
-    the edges of the batch, so that no message reveals them. Without edges, sample node 0, because DGL needs a node, and
-    ``find_edges`` needs an edge.
+    Call ``sample_negatives(graph, way, B, k)`` once, and use no random numbers before. The seed nodes are the sources,
+    destinations and negatives, each of them once (``Tensor.unique`` can also return positions). The blocks are the
+    third result of ``MultiLayerNeighborSampler(fanouts).sample_blocks(graph, seeds, exclude_eids=...)``. Exclude the
+    edges of the batch, so that no message reveals them. Without edges, sample node 0, because DGL needs a node, and
+    ``find_edges`` needs an edge. ``MultiLayerNeighborSampler`` is in ``dgl.dataloading``.
 
     Args:
         graph: TrainingGraph.
