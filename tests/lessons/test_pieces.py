@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,9 +36,9 @@ for folder, name in zip(sys.argv[2::2], sys.argv[3::2]):
     if (pid := os.fork()) == 0:
         signal.alarm(200)
         paths = f"pythonpath={folder} {os.path.abspath('scripts')} .."  # a piece can import other pieces
-        words = ["-x", "-q", "-o", paths, f"scripts/tests/test_{sys.argv[1]}.py"]
+        words = ["-x", "-q", "-o", paths, "-o", "faulthandler_timeout=150", f"scripts/tests/test_{sys.argv[1]}.py"]
         os._exit(pytest.main(words, [ByName()]))
-    print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    print("\\nexit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
@@ -81,9 +82,14 @@ def exit_codes(piece: str, sources: list[tuple[str, str]], folder: Path) -> list
         (path := folder / str(number)).mkdir()
         (path / file_of(piece)).write_text(source)
         command += [str(path), name]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}  # as ``check``
+    # The driver must have no other thread when it forks, because a fork also copies the locks that a thread holds.
+    environment |= {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
     done = subprocess.run(command, cwd=SCRIPTS.parent, env=environment, capture_output=True, text=True, timeout=880)
-    return [int(code) for code in re.findall(r"^exit code (-?\d+)$", done.stdout, re.MULTILINE)]
+    codes = [int(code) for code in re.findall(r"^exit code (-?\d+)$", done.stdout, re.MULTILINE)]
+    assert len(codes) == len(sources), done.stderr
+    assert -signal.SIGALRM not in codes, done.stderr  # the stacks of a run that hangs
+    return codes
 
 
 def test_no_notebook_is_stale():
