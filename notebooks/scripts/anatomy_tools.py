@@ -1,4 +1,4 @@
-"""Type commands on the emulated machines of lesson 09, and show processes, stacks and connections."""
+"""Type commands on the emulated machines of lessons 09 and 11, and show processes, stacks and connections."""
 
 import os
 import re
@@ -8,15 +8,16 @@ import time
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
+CLUSTER = "anatomy"  # the name of the machines
 COMMON = "PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1 DGLBACKEND=pytorch DGL_DIST_MODE=distributed"
 SOCKET = re.compile(r"\[(\S+)\] (LISTEN|ESTAB) +\d+ +\d+ +(\S+) +(\S+) +users:.*?pid=(\d+)")
 
 
 def run_on(machine, *command):
     """Run a command on a machine, or on all of them, and return the lines of its output and errors."""
-    program = ["support.lessons.on_all", "anatomy"]
+    program = ["support.lessons.on_all", CLUSTER]
     if machine != "all":
-        program = ["tutorial_lib", "on", "--name", "anatomy", machine]
+        program = ["tutorial_lib", "on", "--name", CLUSTER, machine]
     environment = {**os.environ, "CLICOLOR_FORCE": "0"}  # otherwise, py-spy prints color codes
     words = [sys.executable, "-m", *program, *command]
     done = subprocess.run(words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, env=environment)
@@ -29,7 +30,7 @@ def type_command(job, folder, machine, name, variables):
     print(f"machine-{machine}$ {command}")
     log = Path(folder, f"{name}.log")
     with log.open("w") as file:
-        words = f"exec python -m tutorial_lib on --name anatomy machine-{machine} {command}"
+        words = f"exec python -m tutorial_lib on --name {CLUSTER} machine-{machine} {command}"
         job[log] = Popen(words, shell=True, stdin=DEVNULL, stdout=file, stderr=STDOUT)
 
 

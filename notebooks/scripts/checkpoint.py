@@ -12,8 +12,9 @@ FREE = {"num_epochs", "out", "best", "checkpoint", "ip_config", "part_config", "
 def write(path, state):
     """Write the state to the file ``path`` on the machine of rank 0. All ranks call this function.
 
-    Rank 0 writes a new file, flushes it to the disk (``os.fsync``), and renames it with ``os.replace``. So ``path``
-    contains a complete state at all times. No rank returns before the rename.
+    Rank 0 writes the new file ``f"{path}.new"`` with ``torch.save``, flushes this file to the disk (``os.fsync``), and
+    renames it with ``os.replace``. So ``path`` contains a complete state at all times, also if a write fails. The other
+    ranks write nothing. No rank returns before the rename.
     """
     if dist.get_rank() == 0:
         with open(f"{path}.new", "wb") as file:
@@ -27,7 +28,8 @@ def write(path, state):
 def read(path):
     """Return the state in the file ``path`` on all ranks, or None if this file does not exist.
 
-    Only the machine of rank 0 has the file. Rank 0 reads it to the CPU and broadcasts the state.
+    Only the file of rank 0 counts, because other machines can have no file or an old one. Rank 0 reads it to the CPU
+    (``map_location="cpu"``) and broadcasts the state with ``dist.broadcast_object_list``.
     """
     state = [None]
     if dist.get_rank() == 0 and Path(path).exists():
@@ -37,16 +39,22 @@ def read(path):
 
 
 def settings(task):
-    """Return the options that must be equal in all starts of a job, and the number of ranks, as a dict."""
+    """Return the settings that must be equal in all starts of a job, a dict.
+
+    These are all options in ``task.args``, except those whose names are in ``FREE``, and "ranks", the number of ranks.
+    """
     fixed = {name: value for name, value in vars(task.args).items() if name not in FREE}
     return {**fixed, "ranks": dist.get_world_size()}
 
 
 def save(task, epochs):
-    """Write the model, the dense optimizer and the completed epochs if the option --checkpoint names a file.
+    """Write the model, the dense optimizer and the completed epochs to the file ``task.args.checkpoint``.
 
-    The keys are "model", "optimizer" (``state_dict`` of ``task.model.module`` and of ``task.optimizers[0]``), "epochs"
-    (a list with a dict for each epoch) and "settings".
+    Write nothing if this option is an empty string. The state is a dict with the keys "model" (``state_dict`` of
+    ``task.model.module``), "optimizer" (that of ``task.optimizers[0]``), "epochs" (the whole list) and "settings".
+
+    Args:
+        epochs: list with a dict for each completed epoch.
     """
     if task.args.checkpoint:
         model, optimizer = task.model.module.state_dict(), task.optimizers[0].state_dict()
@@ -55,11 +63,15 @@ def save(task, epochs):
 
 
 def resume(task):
-    """Load the checkpoint, if it exists, into the model and the dense optimizer. Return its epochs, or an empty list.
+    """Load the checkpoint into the model and the dense optimizer. Return its epochs.
+
+    Return an empty list if ``task.args.checkpoint`` is an empty string or names a file that does not exist. All ranks
+    call this function, and all of them load the same state.
 
     Raises:
-        ValueError: on all ranks, if the job that wrote the checkpoint had other settings. The message lists all of
-            them, such as "lr is 0.5, and was 0.01".
+        ValueError: on all ranks, if a value of ``settings(task)`` differs from the checkpoint. Nothing is loaded. The
+            message lists all of them, such as "lr is 0.5, and was 0.01, ranks is 1, and was 2". A setting that the
+            checkpoint does not have was None.
     """
     state = read(task.args.checkpoint) if task.args.checkpoint else None
     if state is None:

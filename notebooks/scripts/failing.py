@@ -1,17 +1,23 @@
-"""Run train_before.py with a fault. Usage: failing.py FAULT READ OPTIONS. Rank 1 triggers FAULT at feature read READ.
+"""Run train.py with a fault: failing.py --fault NAME --at READ [--limit SECONDS] OPTIONS (lesson 11).
 
-The functions below define kill, raise, wait and extra. With fill, server 1 loads its part into a nearly full /dev/shm.
+Rank 1 triggers the fault before it reads the batch of step READ (1 is the first). ``fill`` concerns server 1. The
+variable SEALED contains the packed source of a function ``fault(step)``, which all ranks call in every step.
 """
 
+import base64
+import faulthandler
 import os
 import signal
 import sys
 import time
+import zlib
 
 import torch
 import torch.distributed as dist
 
-from train_before import arguments, join_job, leave_job, run
+from node_task import NodeTask
+from train import main
+from watchdog import Watchdog, guard
 
 
 def kill():
@@ -19,32 +25,19 @@ def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wait():
+def wait_for_file():
     """Wait for a file that is never created."""
     while not os.path.exists("no-such-file"):
         time.sleep(0.1)
 
 
-def extra():
+def call_once_more():
     """Call a collective operation that the other ranks do not call."""
     dist.all_reduce(torch.zeros(3))
 
 
 def fail():
     raise ValueError("row 17 of this table has no label")
-
-
-class Faulty:
-    """Read from a DistTensor, and trigger the fault on rank 1 at read number ``at``."""
-
-    def __init__(self, tensor, fault, at):
-        self.tensor, self.fault, self.at, self.reads, self.shape = tensor, fault, at, 0, tensor.shape
-
-    def __getitem__(self, ids):
-        self.reads += 1
-        if dist.get_rank() == 1 and self.reads == self.at:
-            self.fault()
-        return self.tensor[ids]
 
 
 def fill():
@@ -56,15 +49,32 @@ def fill():
         os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - 500_000)
 
 
+FAULTS = {"kill": kill, "wait": wait_for_file, "extra": call_once_more, "raise": fail}
+
+
+class FailingTask(NodeTask):
+    """Classify nodes, with a fault. With --limit, a watchdog ends a rank without progress."""
+
+    def __init__(self, g, args):
+        super().__init__(g, args)
+        self.step, self.sealed = 0, {}
+        exec(zlib.decompress(base64.b64decode(os.environ["SEALED"])) if "SEALED" in os.environ else "", self.sealed)
+        if args.limit:
+            watchdog = Watchdog(args.limit)
+            guard(self, watchdog)
+            watchdog.start()
+
+    def read(self, sample):
+        self.step += 1
+        if "fault" in self.sealed:
+            self.sealed["fault"](self.step)
+        if dist.get_rank() == 1 and self.step == self.args.at:
+            FAULTS[self.args.fault]()
+        return super().read(sample)
+
+
 if __name__ == "__main__":
-    faults = {"kill": kill, "wait": wait, "extra": extra, "raise": fail}
-    if sys.argv[1] not in (*faults, "fill"):
-        sys.exit(f"failing.py: no fault is called {sys.argv[1]}; there are {', '.join(faults)} and fill")
-    if sys.argv[1] == "fill" and os.environ.get("DGL_ROLE") == "server" and os.environ["DGL_SERVER_ID"] == "1":
+    faulthandler.register(signal.SIGUSR1)  # this signal prints the Python stacks
+    if "fill" in sys.argv and os.environ.get("DGL_ROLE") == "server" and os.environ["DGL_SERVER_ID"] == "1":
         fill()
-    args = arguments().parse_args(sys.argv[3:])
-    g = join_job(args)
-    if sys.argv[1] in faults:
-        g.ndata["feat"] = Faulty(g.ndata["feat"], faults[sys.argv[1]], int(sys.argv[2]))
-    run(g, args)
-    leave_job()
+    main(FailingTask, fault="", at=0, limit=0.0)

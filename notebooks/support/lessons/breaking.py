@@ -1,4 +1,4 @@
-"""Tools of lesson 11 to break a job, list its remains, and print a report."""
+"""Tools of lesson 11 to check wrong address files and to print the errors."""
 
 import re
 import sys
@@ -13,23 +13,13 @@ from tutorial_lib.job.ip_config import check_private, read_ip_config
 from tutorial_lib.launcher.agents import Agents
 from tutorial_lib.launcher.backends.emulated import EmulatedBackend
 from tutorial_lib.launcher.coordinator import Coordinator
-from tutorial_lib.launcher.failure import JobFailed
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.partition import Partition
 
-REPORTS = (
-    (r"/(?!dev/)[\w.-]+/\S*/(?=[^/\s]+)", ".../"),
-    (r"\.py:\d+", ".py"),
-    (r"(\d+\.\d+\.\d+\.\d+):\d{5}\b(?!\d)", r"\1:PORT"),
-    (r"[Cc]lient (\(\d+\)|\[\d+\])", "client K"),
-)
-
 
 def plain(text: str) -> str:
-    """Return a message without folders, line numbers, seconds, ports and client numbers, which differ between runs."""
-    for pattern, words in REPORTS:
-        text = re.sub(pattern, words, text)
-    return text
+    """Return a message without folders."""
+    return re.sub(r"/(?!dev/)[\w.-]+/\S*/(?=[^/\s]+)", ".../", text)
 
 
 def failure_of(call: Callable[[], Any]) -> TutorialError:
@@ -45,15 +35,8 @@ def failure_of(call: Callable[[], Any]) -> TutorialError:
     raise RuntimeError("no failure: the job succeeded")
 
 
-def show(error: TutorialError, lines: int = 1) -> None:
-    """Print the process, the cause and the end of the log of a failure, or the remedy of an error before the start."""
-    if isinstance(error, JobFailed):
-        print(f"machine: {error.machine}   role: {error.role}   rank: {error.rank}")
-        print("message:", plain(error.message))
-        print("log:    ", f"{error.log.parent.name}/{error.log.name}")
-        for line in error.tail[-lines:]:
-            print("        |", plain(line))
-        return
+def show(error: TutorialError) -> None:
+    """Print an error before the start of a job, and its remedy."""
     print("not started:" if isinstance(error, PreflightFailed) else "refused:", plain(error.message))
     for line in plain(error.remedy).splitlines():
         print("   ", line)
