@@ -1,0 +1,90 @@
+"""The plan of a finale, and the commands that reach its machines, for my_finale.py (lesson 12)."""
+
+import os
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import DEVNULL
+
+KEPT = ("model.pt", "best.pt")  # files that a later attempt needs: the checkpoint, and the weights of the best epoch
+RESULTS = ("result.json", "predictions.npy")
+
+
+@dataclass
+class Plan:
+    """Describe a finale. Machine k of ``machines`` has the copy of part k, and rank 0 runs on the first machine."""
+
+    folder: str  # absolute path of the job's folder, on this computer and on each machine
+    machines: dict  # name -> IPv4 address
+    options: str  # of finale_job.py, such as "--num_epochs 8"
+    spares: dict = field(default_factory=dict)  # machines that can replace a failed one: name -> IPv4 address
+    shell: str = "ssh {}"  # runs a shell command on the machine {}
+    job_shell: str = "ssh -tt {}"  # the same with a terminal, so that ssh ends the command when it ends itself
+    dataset: str = "synthetic-products"
+    scale: float = 0.01
+    method: str = "kaminpar"  # or FILE.npy with the part of each node
+    attempts: int = 2  # how often to start the training
+    seconds: float = 300  # time limit of an attempt
+    predictions: bool = True  # False: the job writes only result.json, as with the option --repeats
+
+
+def words(plan, machine, command):
+    """Return the words that run a shell command on a machine."""
+    return [*plan.shell.replace("{}", machine).split(), command]
+
+
+def answers(plan, machine):
+    """Return whether a command runs on the machine. A machine that is switched off does not answer."""
+    try:
+        return subprocess.run(words(plan, machine, "true"), stdin=DEVNULL, stderr=DEVNULL, timeout=20).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def fetch(plan, machine, names):
+    """Download files from the folder of the job on a machine. Return the names of the files that exist there.
+
+    A file replaces an earlier copy only if its download has succeeded.
+    """
+    fetched = []
+    for name in names:
+        path = Path(plan.folder, name)
+        with open(f"{path}.new", "wb") as file:
+            done = subprocess.run(words(plan, machine, f"cat {path}"), stdin=DEVNULL, stdout=file, stderr=DEVNULL)
+        if done.returncode == 0:
+            os.replace(f"{path}.new", path)
+            fetched.append(name)
+        else:
+            os.remove(f"{path}.new")
+    return fetched
+
+
+def size_of(plan, paths):
+    """Return the bytes of all files with these paths, and of the files below these folders."""
+    found = [Path(plan.folder, path) for path in paths]
+    files = [file for path in found for file in ([path] if path.is_file() else path.rglob("*"))]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def traffic(plan, machine):
+    """Return the bytes that the network cards of a machine have sent, as counted by Linux, or 0 without an answer."""
+    command = words(plan, machine, "cat /proc/net/dev")
+    done = subprocess.run(command, stdin=DEVNULL, capture_output=True, text=True, timeout=30)
+    cards = [line.split() for line in done.stdout.splitlines()[2:]]
+    return sum(int(card[9]) for card in cards if card[0] != "lo:")
+
+
+@contextmanager
+def phase(name, phases):
+    """Append a dict to ``phases`` when the body ends: the name, start and end in seconds, and what the body adds."""
+    entry = {"name": name, "start": time.time()}
+    print(f"{name} ...", flush=True)
+    try:
+        yield entry
+    finally:
+        entry["end"] = time.time()
+        phases.append(entry)
+        more = f", {entry['bytes'] / 1e6:.1f} MB" if "bytes" in entry else ""
+        print(f"  {entry['end'] - entry['start']:.1f} s{more}", flush=True)
