@@ -13,6 +13,7 @@ import checkpoint
 from job import arguments, join_job, leave_job
 from node_task import NodeTask
 from predict import inference
+from ranks import weighted_reduce
 from train import fit, report
 
 
@@ -29,18 +30,31 @@ def print_shared_memory():
     print(f"{socket.gethostname()}: {used / 1e6:.1f} MB of shared memory", flush=True)
 
 
+class RaceTask(NodeTask):
+    """Node classification, scored with sampled neighbors, because the exact evaluation takes longer than an epoch."""
+
+    @torch.no_grad()
+    def evaluate(self):
+        """Return the accuracy on the validation nodes of all ranks."""
+        self.model.eval()
+        blocks, x, y = self.read(self.sample(self.ids["val"]))
+        right = (self.model.module(blocks, x)[: len(y)].argmax(1) == y).sum()
+        return {"val_accuracy": weighted_reduce(int(right), len(y))}
+
+
 def measure(g, args):
     """Train with several seeds, without files. Rank 0 writes the epochs of each training to ``--out``."""
     args.checkpoint = args.best = ""
     runs = []
-    for args.seed in range(args.repeats):
-        runs.append(fit(NodeTask(g, args)))
+    for seed in range(args.repeats):
+        args.seed = seed
+        runs.append(fit(RaceTask(g, args)))
     if dist.get_rank() == 0:
         Path(args.out).write_text(json.dumps({"runs": runs}))
 
 
 def predict(task):
-    """Compute the exact scores of all nodes with the best weights. Rank 0 writes the classes in the order of new IDs."""
+    """Compute exact scores of all nodes with the best weights. Rank 0 writes the classes in the order of new IDs."""
     task.model.module.load_state_dict(checkpoint.read(task.args.best))
     scores = inference(task.model.module, task.g, task.g.ndata["feat"], task.device)
     if dist.get_rank() == 0:

@@ -1,12 +1,19 @@
 """The plan of a finale, and the commands that reach its machines, for my_finale.py (lesson 12)."""
 
+import json
 import os
+import shutil
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL
+
+import numpy as np
+
+from cluster_job import Job
 
 KEPT = ("model.pt", "best.pt")  # files that a later attempt needs: the checkpoint, and the weights of the best epoch
 RESULTS = ("result.json", "predictions.npy")
@@ -28,6 +35,39 @@ class Plan:
     attempts: int = 2  # how often to start the training
     seconds: float = 300  # time limit of an attempt
     predictions: bool = True  # False: the job writes only result.json, as with the option --repeats
+
+
+def prepare(plan):
+    """Copy the programs to the folder of the job, and partition the data set into its folder ``parts``."""
+    for program in Path(__file__).resolve().parent.glob("*.py"):
+        shutil.copy(program, plan.folder)
+    command = [sys.executable, "-m", "tutorial_lib", "partition", "--dataset", plan.dataset, "--scale", str(plan.scale)]
+    command += ["--parts", str(len(plan.machines)), "--method", plan.method, "--out", f"{plan.folder}/parts"]
+    subprocess.run(command, check=True, capture_output=True)
+    return json.loads(Path(plan.folder, "parts", "manifest.json").read_text())["report"]
+
+
+def describe_job(plan, machines):
+    """Return the job for cluster.py (lesson 09). All paths are relative to ``plan.folder``, except that of the logs."""
+    config = f"parts/{plan.dataset}.json"
+    files = f"--graph_name {plan.dataset} --part_config {config} --ip_config ip_config.txt"
+    command = f"python3 finale_job.py {files} --checkpoint {KEPT[0]} --best {KEPT[1]} --out {RESULTS[0]}"
+    command = [*command.split(), "--predictions", RESULTS[1], *plan.options.split()]
+    extra = {"PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "eth0"}
+    return Job(machines, config, command, f"{plan.folder}/logs", plan.job_shell, extra=extra)
+
+
+def check_predictions(plan, result):
+    """Raise a RuntimeError if ``original.npy`` does not have the accuracies that the ranks counted."""
+    from tutorial_lib.data import load_dataset
+
+    graph, predictions = load_dataset(plan.dataset, scale=plan.scale).graph, np.load(f"{plan.folder}/original.npy")
+    right = predictions == graph.ndata["label"].numpy()
+    for name in ("val", "test"):
+        mask, counted = graph.ndata[f"{name}_mask"].numpy().astype(bool), result[f"{name}_accuracy"]
+        if abs(right[mask].mean() - counted) > 1e-6:
+            raise RuntimeError(f"{name} accuracy {right[mask].mean():.4f} of the file, and {counted:.4f} of the ranks")
+        print(f"  {name} accuracy {counted:.4f}, also of original.npy", flush=True)
 
 
 def words(plan, machine, command):
@@ -77,14 +117,14 @@ def traffic(plan, machine):
 
 
 @contextmanager
-def phase(name, phases):
-    """Append a dict to ``phases`` when the body ends: the name, start and end in seconds, and what the body adds."""
-    entry = {"name": name, "start": time.time()}
+def phase(name, phases, size=0):
+    """Append a dict to ``phases`` when the body ends: name, start, end (seconds), and bytes, which it can change."""
+    entry = {"name": name, "start": time.time(), "bytes": size}
     print(f"{name} ...", flush=True)
     try:
         yield entry
     finally:
         entry["end"] = time.time()
         phases.append(entry)
-        more = f", {entry['bytes'] / 1e6:.1f} MB" if "bytes" in entry else ""
+        more = f", {entry['bytes'] / 1e6:.1f} MB" if entry["bytes"] else ""
         print(f"  {entry['end'] - entry['start']:.1f} s{more}", flush=True)

@@ -4,7 +4,7 @@ data and partition -> copies of each part to its machine -> training, again afte
 """
 
 import json
-import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +13,20 @@ from subprocess import PIPE, Popen
 import numpy as np
 
 from cluster import run_job, write_ip_config
-from cluster_job import Job
-from finale_plan import KEPT, RESULTS, Plan, answers, fetch, phase, size_of, traffic, words
-
-PORT = 30050
-
-
-def prepare(plan):
-    """Copy the programs to the folder of the job, and partition the data set into the folder ``parts`` there."""
-    for program in Path(__file__).resolve().parent.glob("*.py"):
-        shutil.copy(program, plan.folder)
-    command = [sys.executable, "-m", "tutorial_lib", "partition", "--dataset", plan.dataset, "--scale", str(plan.scale)]
-    command += ["--parts", str(len(plan.machines)), "--method", plan.method, "--out", f"{plan.folder}/parts"]
-    subprocess.run(command, check=True, capture_output=True)
+from finale_plan import (
+    KEPT,
+    RESULTS,
+    Plan,
+    answers,
+    check_predictions,
+    describe_job,
+    fetch,
+    phase,
+    prepare,
+    size_of,
+    traffic,
+    words,
+)
 
 
 def files_for(plan, part):
@@ -83,19 +84,12 @@ def replace_failed(plan, machines):
 
 def attempt(plan, machines, phases):
     """Copy the files to all machines, and run the job once. ``run_job`` raises an error if a process fails."""
-    write_ip_config(f"{plan.folder}/ip_config.txt", machines.values(), PORT)
-    with phase("copies", phases) as entry:
-        entry["bytes"] = 0
-        for part, machine in enumerate(machines):
-            paths = files_for(plan, part)
+    job = describe_job(plan, machines)
+    write_ip_config(job.ip_config, machines.values(), job.port)
+    copies = {machine: files_for(plan, part) for part, machine in enumerate(machines)}
+    with phase("copies", phases, sum(size_of(plan, paths) for paths in copies.values())):
+        for machine, paths in copies.items():
             send(plan, machine, paths)
-            entry["bytes"] += size_of(plan, paths)
-    files = f"--graph_name {plan.dataset} --part_config parts/{plan.dataset}.json --ip_config ip_config.txt"
-    command = f"python3 finale_job.py {files} --checkpoint {KEPT[0]} --best {KEPT[1]} --out {RESULTS[0]}"
-    command = [*command.split(), "--predictions", RESULTS[1], *plan.options.split()]
-    extra = {"PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "eth0"}
-    paths = {"config": f"parts/{plan.dataset}.json", "folder": f"{plan.folder}/logs", "remote": plan.job_shell}
-    job = Job(machines=machines, command=command, **paths, port=PORT, extra=extra)
     with phase("training", phases) as entry:
         before = sum(traffic(plan, machine) for machine in machines)
         run_job(job, plan.seconds)
@@ -114,8 +108,8 @@ def train(plan, phases):
 
     The first machine of the successful attempt has the results.
     """
-    machines = plan.machines
-    for number in range(1, plan.attempts + 1):
+    machines, number = plan.machines, 1
+    while True:
         try:
             attempt(plan, machines, phases)
             return next(iter(machines))
@@ -125,6 +119,7 @@ def train(plan, phases):
                 raise
             fetch(plan, next(iter(machines)), KEPT)
             machines = replace_failed(plan, machines)
+            number += 1
 
 
 def to_original(rows, node_map):
@@ -139,46 +134,21 @@ def to_original(rows, node_map):
     return original
 
 
-def finish(plan, machine):
-    """Fetch the results, write ``original.npy``, the predictions in the order of the data set, and return the results.
-
-    Without ``plan.predictions``, return only the results.
-
-    Raises:
-        RuntimeError: if the file does not have the accuracies that the ranks counted.
-    """
-    from tutorial_lib.data import load_dataset
-
-    fetch(plan, machine, (*KEPT, *RESULTS))
-    folder = Path(plan.folder)
-    result = json.loads((folder / RESULTS[0]).read_text())
-    if not plan.predictions:
-        return result
-    predictions = to_original(np.load(folder / RESULTS[1]), np.load(folder / "parts" / "node_map.npy"))
-    graph = load_dataset(plan.dataset, scale=plan.scale).graph
-    for name in ("val", "test"):
-        mask = graph.ndata[f"{name}_mask"].numpy().astype(bool)
-        found, counted = (predictions == graph.ndata["label"].numpy())[mask].mean(), result[f"{name}_accuracy"]
-        if abs(found - counted) > 1e-6:
-            raise RuntimeError(f"{name} accuracy {found:.4f} of the file, and {counted:.4f} of the ranks")
-    np.save(folder / "original.npy", predictions)
-    return result
-
-
 def main(path):
     """Run a finale from its plan, a JSON file, and write ``finale.json``: the result, the partition and the phases."""
     plan, phases = Plan(**json.loads(Path(path).read_text())), []
-    Path(plan.folder).mkdir(parents=True, exist_ok=True)
+    os.chdir(plan.folder)  # cluster.py starts all processes in the folder with this path on their machine
     with phase("data and partition", phases):
-        prepare(plan)
+        partition = prepare(plan)
     machine = train(plan, phases)
     with phase("results", phases):
-        result = finish(plan, machine)
-    partition = json.loads(Path(plan.folder, "parts", "manifest.json").read_text())["report"]
+        fetch(plan, machine, (*KEPT, *RESULTS))
+        result = json.loads(Path(RESULTS[0]).read_text())
+        if plan.predictions:
+            np.save("original.npy", to_original(np.load(RESULTS[1]), np.load("parts/node_map.npy")))
+            check_predictions(plan, result)
     result |= {"dataset": plan.dataset, "machines": len(plan.machines), "partition": partition, "timeline": phases}
-    Path(plan.folder, "finale.json").write_text(json.dumps(result))
-    if plan.predictions:
-        print(f"exact test accuracy {result['test_accuracy']:.4f}, also of {plan.folder}/original.npy")
+    Path("finale.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from finale_plan import Plan
 def plan(tmp_path):
     """Machines red and blue, spare machines green and gray. A file such as ``off-blue`` switches a machine off."""
     folder = tmp_path / "job"
-    script = f'[ -e {tmp_path}/off-$1 ] && exit 255\nexec sh -c "$(printf %s "$2" | sed "s:{folder}:{tmp_path}/$1:g")"\n'
+    script = (
+        f'[ -e {tmp_path}/off-$1 ] && exit 255\nexec sh -c "$(printf %s "$2" | sed "s:{folder}:{tmp_path}/$1:g")"\n'
+    )
     (tmp_path / "remote.sh").write_text(script)
     for name in ("parts/part0", "parts/part1", "parts/part10", "logs"):
         (folder / name).mkdir(parents=True)
