@@ -12,21 +12,9 @@ from subprocess import PIPE, Popen
 
 import numpy as np
 
+import finale_plan
 from cluster import run_job, write_ip_config
-from finale_plan import (
-    KEPT,
-    RESULTS,
-    Plan,
-    answers,
-    check_predictions,
-    describe_job,
-    fetch,
-    phase,
-    prepare,
-    size_of,
-    traffic,
-    words,
-)
+from finale_plan import KEPT, RESULTS, Plan, answers, fetch, phase, words
 
 
 def files_for(plan, part):
@@ -84,16 +72,16 @@ def replace_failed(plan, machines):
 
 def attempt(plan, machines, phases):
     """Copy the files to all machines, and run the job once. ``run_job`` raises an error if a process fails."""
-    job = describe_job(plan, machines)
+    job = finale_plan.describe_job(plan, machines)
     write_ip_config(job.ip_config, machines.values(), job.port)
     copies = {machine: files_for(plan, part) for part, machine in enumerate(machines)}
-    with phase("copies", phases, sum(size_of(plan, paths) for paths in copies.values())):
+    with phase("copies", phases, sum(finale_plan.size_of(plan, paths) for paths in copies.values())):
         for machine, paths in copies.items():
             send(plan, machine, paths)
     with phase("training", phases) as entry:
-        before = sum(traffic(plan, machine) for machine in machines)
+        before = sum(finale_plan.traffic(plan, machine) for machine in machines)
         run_job(job, plan.seconds)
-        entry["bytes"] = sum(traffic(plan, machine) for machine in machines) - before
+        entry["bytes"] = sum(finale_plan.traffic(plan, machine) for machine in machines) - before
 
 
 def train(plan, phases):
@@ -139,14 +127,14 @@ def main(path):
     plan, phases = Plan(**json.loads(Path(path).read_text())), []
     os.chdir(plan.folder)  # cluster.py starts all processes in the folder with this path on their machine
     with phase("data and partition", phases):
-        partition = prepare(plan)
+        partition = finale_plan.prepare(plan)
     machine = train(plan, phases)
     with phase("results", phases):
         fetch(plan, machine, (*KEPT, *RESULTS))
         result = json.loads(Path(RESULTS[0]).read_text())
         if plan.predictions:
             np.save("original.npy", to_original(np.load(RESULTS[1]), np.load("parts/node_map.npy")))
-            check_predictions(plan, result)
+            finale_plan.check_predictions(plan, result)
     result |= {"dataset": plan.dataset, "machines": len(plan.machines), "partition": partition, "timeline": phases}
     Path("finale.json").write_text(json.dumps(result))
 

@@ -1,4 +1,4 @@
-"""``finale`` and its report: recipe, estimate and checked predictions. Lesson 12 interrupts and resumes a finale."""
+"""``finale`` and its report: recipe, estimate and checked predictions. Lesson 12 runs a finale."""
 
 import contextlib
 import re
@@ -77,5 +77,14 @@ def test_published_figures_are_shown_only_for_the_published_graph(tmp_path):
 def test_report_is_one_page_without_other_files(finished_run, tmp_path):
     out = shutil.copytree(finished_run.out, tmp_path / "run")
     page = finale_report.write_report(out).read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3
     assert "src=" not in page.replace('src="data:image', "")
+
+
+def test_timeline_contains_the_last_start():
+    kinds = [("stage", 1.0, "checks"), ("traffic", 2.0, 50), ("stage", 3.0, "checks"), ("stage", 4.0, "servers")]
+    kinds += [("traffic", 5.0, 7), ("stage", 6.0, "trainers"), ("traffic", 8.0, 30), ("split", 7.0, None)]
+    events = [{"kind": k, "time": t, "machine": "a", "stage" if k == "stage" else "bytes_sent": v} for k, t, v in kinds]
+    timeline = [tuple(phase.values()) for phase in finale_report.read_timeline(events)]
+    assert timeline[:2] == [("checks", 3.0, 4.0, 0), ("servers load parts", 4.0, 6.0, 7)]
+    assert timeline[2:] == [("trainers start", 6.0, 7.0, 0), ("epochs", 7.0, 8.0, 23)]

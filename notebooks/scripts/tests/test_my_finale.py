@@ -83,7 +83,7 @@ def error_of(function, *arguments):
 @pytest.mark.parametrize("problem", ["off", "full", "no file"])
 def test_send_fails(problem, plan, tmp_path):
     """Check the exit codes of both programs: tar here, and the command on the machine."""
-    paths = ["parts/part1"]
+    paths = ["train.py"] if problem == "full" else ["parts/part1"]
     if problem == "off":
         (tmp_path / "off-blue").touch()
     elif problem == "full":
