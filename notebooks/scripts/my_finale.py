@@ -38,7 +38,8 @@ def send(plan, machine, paths):
 
     Connect the output of a local ``tar -c`` to the input of ``tar -x`` on the machine, so that neither computer stores
     the archive. ``mkdir -p`` creates the folder on the machine. ``words(plan, machine, command)`` starts a shell
-    command there, and ``-C FOLDER`` is the folder of tar.
+    command there, and ``-C FOLDER`` is the folder of tar. The ``with`` statement of ``Popen`` closes the pipe, so that
+    the local tar ends if the machine fails.
 
     Raises:
         RuntimeError: "copying to machine-1 failed", if one of both programs fails.
@@ -94,7 +95,7 @@ def train(plan, phases):
     3. Fetch the files of ``KEPT`` from the first machine of this attempt. Do not raise an error if it has none.
     4. Let ``replace_failed`` choose the machines of the next attempt.
 
-    The first machine of the successful attempt has the results.
+    The first machine of the successful attempt has the results. Do not catch other errors.
     """
     machines, number = plan.machines, 1
     while True:
