@@ -25,7 +25,7 @@ help:
 	@echo "make bench-growth  measure more machines and larger graphs"
 	@echo "make bench-plan    compare the estimates of plan with measurements"
 	@echo "make lab           open the lessons in JupyterLab"
-	@echo "make book          build a static site of the lessons and docs in book/site"
+	@echo "make book          build a static site of the lessons and docs in book/build/html"
 	@echo "make finale        run my_finale.py and the command finale on a larger graph (OUT=runs/mine chooses the folder)"
 	@echo "make doctor        check this computer and print remedies"
 	@echo "make lint          check style, spelling, types and imports between packages"
@@ -112,9 +112,9 @@ lab: venv
 
 # A file without a link from the sidebar, a broken link and a missing picture are errors.
 book: venv
-	$(PY) -m sphinx -b html -c book -W --keep-going -q -j auto . book/site
-	@cp book/site/README.html book/site/index.html
-	@echo "The front page is book/site/index.html."
+	$(PY) -m sphinx -b html -c book -W --keep-going -q -j auto -d book/build/doctrees . book/build/html
+	@cp book/build/html/README.html book/build/html/index.html
+	@echo "The front page is book/build/html/index.html."
 
 finale: OUT := runs/$(shell date +%Y%m%d-%H%M%S)-finale
 finale: venv
@@ -133,4 +133,4 @@ lock: venv
 clean:
 	@STACK=default sh scripts/make_venv.sh remove
 	@STACK=modern sh scripts/make_venv.sh remove
-	rm -rf .pytest_cache .ruff_cache book/site data/cache data/partitions
+	rm -rf .pytest_cache .ruff_cache book/build data/cache data/partitions

@@ -70,8 +70,8 @@ def resume(task):
 
     Raises:
         ValueError: on all ranks, if a value of ``settings(task)`` differs from the checkpoint. Nothing is loaded. The
-            message lists all of them, such as "lr is 0.5, and was 0.01, ranks is 1, and was 2". A setting that the
-            checkpoint does not have was None.
+            message lists all of them in the order of ``settings(task)``, such as "lr is 0.5, and was 0.01, ranks is 1,
+            and was 2". A setting that the checkpoint does not have was None.
     """
     state = read(task.args.checkpoint) if task.args.checkpoint else None
     if state is None:

@@ -1,79 +1,103 @@
-"""R-GCN with one weight matrix per relation (lesson 15)."""
+"""Define R-GCN, a model for graphs with several types of nodes and edges (lesson 15)."""
 
-import dgl
-import dgl.function as fn
-import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sage import mean_of_neighbors
 
-def mean_of_neighbors(block, relation, x):
-    """Return the mean row of the neighbors in a relation, shape (destination nodes, width), zero without neighbors."""
-    if relation not in block.canonical_etypes:  # a DistGraph omits relations without sampled edges
-        return x[:0].sum(0).expand(block.num_dst_nodes(relation[2]), -1)  # zeros that depend on x, so x has gradients
-    edges = block[relation]
-    with edges.local_scope():
-        edges.srcdata["h"] = x
-        edges.update_all(fn.copy_u("h", "m"), fn.mean("m", "h"))
-        return edges.dstdata["h"]
+
+def types_of_layers(relations, target, num_layers):
+    """Return the types whose rows a model with ``num_layers`` layers needs, a list of ``num_layers + 1`` sets.
+
+    The last set is the output, ``{target}``. The set before has all types of the set behind it, and the source types of
+    all relations into these types. So the first set has the types of the input rows.
+
+    Args:
+        relations: list of canonical edge types (source type, name, destination type).
+    """
+    types = [{target}]
+    for _ in range(num_layers):
+        sources = {source for source, _, destination in relations if destination in types[0]}
+        types.insert(0, types[0] | sources)
+    return types
 
 
 class RelationalLayer(nn.Module):
-    """Compute W_t h + b_t for nodes of type t, plus W_r (mean of h over neighbors in r) for each relation r into t."""
+    """Compute the rows of some types from the rows of their neighbors, with a matrix for each relation into them.
+
+    Attributes:
+        relations: the relations into the types.
+        own: ``own[ntype]`` is the linear layer for the rows of the nodes themselves.
+        of: ``of[":".join(relation)]`` is the linear layer for the neighbors in a relation. It has no bias.
+    """
 
     def __init__(self, relations, types, in_size, out_size):
         super().__init__()
-        self.relations = relations
-        self.own = nn.ModuleDict({name: nn.Linear(in_size, out_size) for name in types})
-        self.of = nn.ModuleDict({":".join(each): nn.Linear(in_size, out_size, bias=False) for each in relations})
+        self.relations = [relation for relation in relations if relation[2] in types]
+        self.own = nn.ModuleDict({ntype: nn.Linear(in_size, out_size) for ntype in sorted(types)})
+        names = [":".join(relation) for relation in self.relations]
+        self.of = nn.ModuleDict({name: nn.Linear(in_size, out_size, bias=False) for name in names})
 
     def forward(self, block, h):
-        """Return the rows of the destination nodes by type. Destination nodes are the first source nodes of a block."""
-        out = {name: own(h[name][: block.num_dst_nodes(name)]) for name, own in self.own.items()}
+        """Return the rows of the destination nodes, a dict with a tensor for each type in ``self.own``.
+
+        The result for a node is ``own`` of its row, plus ``of`` of the mean row of its neighbors for each relation into
+        its type. ``mean_of_neighbors`` of lesson 01 accepts ``block[relation]`` and the rows of the source type.
+
+        A block of a DistGraph lacks each relation without a sampled edge (``block.canonical_etypes``). The mean is then
+        zero for all nodes. DDP waits for a gradient of **every** parameter that has contributed to ``h``. So compute
+        these zeros from the rows of the source type, which can have no rows: ``x[:0].sum(0)`` is a row of zeros.
+
+        Args:
+            block: graph of one hop. ``block.num_dst_nodes(ntype)`` destination nodes are the first source nodes.
+            h: dict from type to the rows of its source nodes.
+        """
+        out = {ntype: own(h[ntype][: block.num_dst_nodes(ntype)]) for ntype, own in self.own.items()}
         for relation in self.relations:
-            mean = mean_of_neighbors(block, relation, h[relation[0]])
-            out[relation[2]] = out[relation[2]] + self.of[":".join(relation)](mean)
+            source, _, destination = relation
+            if relation in block.canonical_etypes:
+                mean = mean_of_neighbors(block[relation], h[source])
+            else:
+                mean = h[source][:0].sum(0).expand(block.num_dst_nodes(destination), -1)
+            out[destination] = out[destination] + self.of[":".join(relation)](mean)
         return out
 
 
 class RGCN(nn.Module):
-    """Score the nodes of one type. ``widths`` has the feature sizes by type. Other types have ``hidden_size``."""
+    """Score the nodes of type ``target``.
 
-    def __init__(self, relations, target, widths, hidden_size, out_size, num_layers=2, dropout=0.5):
+    ``widths`` is a dict with the number of features of each type that has some. Rows of other types have the width
+    ``hidden``, as the output of all layers except the last one.
+
+    Attributes:
+        layers: one ``RelationalLayer`` for each hop.
+        project: a linear layer for each type with features.
+    """
+
+    def __init__(self, relations, target, widths, hidden, out_size, num_layers=2, dropout=0.5):
         super().__init__()
-        self.target, self.dropout, self.layers = target, nn.Dropout(dropout), nn.ModuleList()
-        types, size = {target}, out_size
-        for _ in range(num_layers):  # find the types and relations of each layer, last layer first
-            into = [relation for relation in relations if relation[2] in types]
-            self.layers.insert(0, RelationalLayer(into, sorted(types), hidden_size, size))
-            types, size = types | {relation[0] for relation in into}, hidden_size
-        self.project = nn.ModuleDict({name: nn.Linear(widths[name], hidden_size) for name in sorted(types & {*widths})})
+        self.target, self.dropout = target, nn.Dropout(dropout)
+        inputs, *types = types_of_layers(relations, target, num_layers)
+        sizes = [hidden] * (num_layers - 1) + [out_size]
+        self.layers = nn.ModuleList(RelationalLayer(relations, of, hidden, size) for of, size in zip(types, sizes))
+        self.project = nn.ModuleDict({name: nn.Linear(widths[name], hidden) for name in sorted(inputs & {*widths})})
 
     def layer(self, number, block, x):
-        """Apply a layer. The first layer also projects features. All but the last also apply ReLU and dropout."""
+        """Return the output of layer ``number`` for the destination nodes, a dict by type.
+
+        ``x`` has the rows of the source nodes by type. Only before layer 0, ``self.project`` converts the features of
+        its types. Rows of other types stay as they are. ReLU and then ``self.dropout`` follow each layer except the
+        last one.
+        """
         if number == 0:
-            x = {name: self.project[name](rows) if name in self.project else rows for name, rows in x.items()}
+            x = {ntype: self.project[ntype](rows) if ntype in self.project else rows for ntype, rows in x.items()}
         h = self.layers[number](block, x)
-        return h if number == len(self.layers) - 1 else {name: self.dropout(F.relu(rows)) for name, rows in h.items()}
+        if number == len(self.layers) - 1:
+            return h
+        return {ntype: self.dropout(F.relu(rows)) for ntype, rows in h.items()}
 
     def forward(self, blocks, x):
-        """Return scores of the seed nodes, shape (B, out_size), from the rows of the input nodes by type."""
+        """Return the scores of the seed nodes, (B, out_size), from the rows of the input nodes by type."""
         for number, block in enumerate(blocks):
             x = self.layer(number, block, x)
-        return x[self.target]
-
-    @torch.no_grad()
-    def inference(self, graph, x):
-        """Return exact scores of all target nodes, computed layer by layer and type by type over all neighbors."""
-        self.eval()
-        # The fused sampler loses nodes of types that are not the destination of any relation (DGL 2.1.0).
-        sampler = dgl.dataloading.MultiLayerFullNeighborSampler(1, fused=False)
-        for number, layer in enumerate(self.layers):
-            made = {name: [] for name in layer.own}
-            for name in made:
-                for nodes in graph.nodes(name).split(1000):
-                    inputs, _, (block,) = sampler.sample_blocks(graph, {name: nodes})
-                    rows = {kind: x[kind][ids] for kind, ids in inputs.items()}
-                    made[name].append(self.layer(number, block, rows)[name])
-            x = {name: torch.cat(pieces) for name, pieces in made.items()}
         return x[self.target]

@@ -1,14 +1,13 @@
-"""Update the same row of a DistEmbedding on two ranks. Machine 0 owns node 0, and the row starts with zeros."""
+"""Update one row of a DistEmbedding on two ranks (lesson 14). Machine 0 owns node 0, and the row starts with zeros."""
 
-import dgl
+import warnings
+
 import torch
 import torch.distributed as dist
 from dgl.distributed import DistEmbedding, DistTensor, optim
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
 
-from leave import leave
-from rows import SparseSteps
+from job import arguments, join_job, leave_job
+from row_table import RowAdam
 
 NODE = torch.tensor([0])
 
@@ -20,26 +19,24 @@ def say(*words):
     dist.barrier()
 
 
-def new_rows(name):
+def step_together(kind, steps):
+    """Make steps on both ranks. A step has the gradient of each rank, or None if the rank does not read the row."""
+    name = f"{kind.__name__}-{len(steps)}"
     rows = DistEmbedding(g.num_nodes(), 4, name=name, part_policy=g.get_node_partition_policy("_N"))
     dist.barrier()
-    return rows
-
-
-def step_together(kind, gradients, steps=1):
-    """Make the same steps on all ranks. A rank has one gradient for all numbers of the row, or None without a batch."""
-    rows = new_rows(f"{kind.__name__}-{gradients}")
-    optimizer, gradient = kind([rows], lr=1.0), gradients[dist.get_rank()]
-    for _ in range(steps):
+    optimizer = kind([rows], lr=1.0)
+    for gradients in steps:
+        gradient = gradients[dist.get_rank()]
         optimizer.zero_grad()
         if gradient is not None:
             (gradient * rows(NODE)).sum().backward()
-        optimizer.step()  # a collective operation, so every rank must call step
+        optimizer.step()
     state = optimizer._state[rows.name]
-    state = {t.name.split("_")[-1]: t for t in (state if isinstance(state, tuple) else [state])}
-    found = {"row": rows.weight, **state}
-    numbers = ", ".join(f"{name} {table[NODE].flatten()[0].item():.4g}" for name, table in found.items())
-    say(f"{kind.__name__}, gradients {gradients}, {steps} step(s): {numbers}")
+    state = {tensor.name.split("_")[-1]: tensor for tensor in (state if isinstance(state, tuple) else [state])}
+    numbers = {key: tensor[NODE].flatten()[0].item() for key, tensor in {"row": rows.weight, **state}.items()}
+    shown = f"{steps[:1]} * {len(steps)}" if len(steps) > 2 else steps
+    say(f"{kind.__name__} {shown}: " + ", ".join(f"{key} {number:.4g}" for key, number in numbers.items()))
+    return optimizer
 
 
 def write_by_hand(changes):
@@ -52,28 +49,31 @@ def write_by_hand(changes):
     say(f"by hand, changes {changes}: {table[NODE].item():g}")
 
 
-def uneven(batches):
-    """Train with more batches on rank 0 than on rank 1. Every batch reads node 0, and only rank 0 reads node 1."""
-    rows = new_rows("uneven")
-    optimizer, model = optim.SparseAdam([rows], lr=0.1), DistributedDataParallel(torch.nn.Linear(4, 1))
-    with Join([model, SparseSteps(model, optimizer)]):
-        for _ in range(batches[dist.get_rank()]):
-            optimizer.zero_grad()
-            model(rows(torch.tensor([0, 1][: 2 - dist.get_rank()]))).sum().backward()
-            optimizer.step()
-    say(f"batches {batches}: steps of nodes 0 and 1: {optimizer._state[rows.name][0][torch.tensor([0, 1])].tolist()}")
+def save_and_load(optimizer, file):
+    """Save the state, change it, and load it. Then load a file that does not exist."""
+    (state,) = optimizer._state.values()
+    optimizer.save(file)
+    saved = state[NODE][0, 0].item()
+    for path in (file, "no-such-file"):
+        dist.barrier()  # all ranks have read the row
+        state[NODE] = torch.zeros(1, 4)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.load(path)
+        warned = [str(warning.message) for warning in caught]
+        say(f"saved sum {saved:.4g}, then 0, loaded {state[NODE][0, 0].item():.4g}", *warned)
 
 
 if __name__ == "__main__":
-    dgl.distributed.initialize("ip_config.txt")
-    dist.init_process_group("gloo")
-    g = dgl.distributed.DistGraph("synthetic-products")
-    for kind in (optim.SparseAdam, optim.SparseAdagrad):
-        step_together(kind, [2.0, 6.0])
-        step_together(kind, [2.0, None])
-    for steps in (2, 20):
-        step_together(optim.SparseAdagrad, [2.0, 6.0], steps)
-    write_by_hand([2.0, 6.0])
-    uneven([3, 1])
-    dgl.distributed.exit_client()
-    leave()
+    args = arguments().parse_args()
+    g = join_job(args)
+    for kind in (optim.SparseAdam, RowAdam):
+        step_together(kind, [(2.0, 6.0)])
+        step_together(kind, [(2.0, 6.0), (2.0, None)])
+    for count in (1, 2, 20):
+        adagrad = step_together(optim.SparseAdagrad, [(2.0, 6.0)] * count)
+    write_by_hand((2.0, 6.0))
+    save_and_load(adagrad, args.checkpoint)
+    if dist.get_rank() == 0:
+        adagrad.step()  # rank 1 has no batch left
+    leave_job()

@@ -1,74 +1,111 @@
-"""Read rows and compute exact scores for several node types. Used by train_types.py (lesson 15)."""
+"""Sample, read and score nodes of several types on many machines (lesson 15)."""
 
+import functools
+
+import dgl
 import torch
 import torch.distributed as dist
 from dgl.distributed import DistEmbedding, DistTensor, node_split
 
 
-def rows_of(table, ids):
-    """Return rows of a DistTensor. This function also accepts empty ``ids``, which a DistTensor rejects."""
-    return table[ids] if len(ids) else torch.zeros(0, table.shape[1])
+def nodes_of_type(g, ntype):
+    """Return the nodes of a type that this rank computes. The ranks of a machine compute the nodes of its part."""
+    everyone = torch.ones(g.num_nodes(ntype), dtype=torch.bool)
+    return node_split(everyone, g.get_partition_book(), ntype=ntype, force_even=False)
 
 
-class Rows:
-    """A table of rows for each node type, with features or learnable embeddings.
+@functools.cache
+def layer_rows(g, number, ntype, width):
+    """Return a DistTensor for the output of a layer for a type. Later calls return the same DistTensor."""
+    policy = g.get_node_partition_policy(ntype)
+    return DistTensor((g.num_nodes(ntype), width), torch.float32, f"layer-{number}-{ntype}-{width}", part_policy=policy)
 
-    Attributes:
-        learned: DistEmbedding of each type without features.
-        tables: DistTensor of each type, with the features or the values of the embeddings.
-        counts: number of rows read for training and number of remote rows among them, for each type.
+
+def make_tables(g, types, width):
+    """Return a table of rows for each type, a dict: its features, or a ``DistEmbedding`` if it has no features.
+
+    The partition policy of the type stores each row on the machine of its node. All embeddings start as zeros, so that
+    they do not depend on the partition.
     """
-
-    def __init__(self, g, width):
-        self.book, self.learned, self.tables = g.get_partition_book(), {}, {}
-        for name in g.ntypes:
-            if "feat" in g.nodes[name].data:
-                self.tables[name] = g.nodes[name].data["feat"]
-            else:  # the policy stores each row on the machine of its node, and rows start as zeros
-                policy = g.get_node_partition_policy(name)
-                self.learned[name] = DistEmbedding(g.num_nodes(name), width, f"learned-{name}", part_policy=policy)
-                self.tables[name] = self.learned[name].weight
-        self.counts = {name: torch.zeros(2, dtype=torch.int64) for name in g.ntypes}
-
-    def read(self, input_nodes):
-        """Return the rows of a batch by type. A DistEmbedding records reads until the next step of the optimizer."""
-        rows = {}
-        for name, ids in input_nodes.items():
-            learned = name in self.learned and len(ids)
-            rows[name] = self.learned[name](ids) if learned else rows_of(self.tables[name], ids)
-            remote = self.book.nid2partid(ids, name) != self.book.partid
-            self.counts[name] += torch.tensor([len(ids), int(remote.sum())])
-        return rows
+    tables = {}
+    for ntype in sorted(types):
+        if "feat" in g.nodes[ntype].data:
+            tables[ntype] = g.nodes[ntype].data["feat"]
+        else:
+            policy = g.get_node_partition_policy(ntype)
+            tables[ntype] = DistEmbedding(g.num_nodes(ntype), width, f"rows-{ntype}", part_policy=policy)
+    return tables
 
 
-def make_stores(model, g):
-    """Return a DistTensor for the output of each layer and each type that the layer computes."""
-    return [
-        {
-            name: DistTensor(
-                (g.num_nodes(name), own.out_features),
-                torch.float32,
-                name=f"layer-{number}-{name}",
-                part_policy=g.get_node_partition_policy(name),
-            )
-            for name, own in layer.own.items()
-        }
-        for number, layer in enumerate(model.layers)
-    ]
+def sample_types(g, fanouts, omit, ntype, seeds):
+    """Return the number of seeds and the sampled blocks.
+
+    Samplers accept a dict from type to seeds, and for each hop a dict with a fan-out for **every** canonical edge type
+    of ``g``. The sampler is ``dgl.dataloading.MultiLayerNeighborSampler``. Without seeds, sample node 0 of the type,
+    because DGL needs a node.
+
+    Args:
+        fanouts: fan-out of each hop for each relation, such as [5, 5]. -1 selects all neighbors.
+        omit: set of node types. The fan-out of a relation is 0 if its source type is in this set.
+        ntype: type of the seeds.
+        seeds: int64 tensor (B,) of type-wise IDs. B can be 0.
+    """
+    nodes = seeds if len(seeds) else torch.zeros(1, dtype=torch.int64)
+    hops = []
+    for fanout in fanouts:
+        hops.append({relation: 0 if relation[0] in omit else fanout for relation in g.canonical_etypes})
+    sampler = dgl.dataloading.MultiLayerNeighborSampler(hops)
+    return len(seeds), sampler.sample_blocks(g, {ntype: nodes})[2]
+
+
+def read_types(tables, block):
+    """Return the rows of the source nodes of a block, a dict with a tensor (S, width) for each type in ``tables``.
+
+    ``block.srcnodes[ntype].data[dgl.NID]`` has the IDs of the S source nodes of a type. S is often 0, and then no table
+    is read, because DGL rejects an empty tensor of IDs. The rows of a ``DistEmbedding`` are ``table(ids)``, which
+    records the read for the optimizer. Its width is ``table.embedding_dim``. Other tables return ``table[ids]``, and
+    their width is ``table.shape[1]``.
+
+    Args:
+        tables: dict from type to DistTensor, FeatureCache or DistEmbedding.
+    """
+    rows = {}
+    for ntype, table in tables.items():
+        ids = block.srcnodes[ntype].data[dgl.NID]
+        learned = isinstance(table, DistEmbedding)
+        if len(ids) == 0:
+            rows[ntype] = torch.zeros(0, table.embedding_dim if learned else table.shape[1])
+        elif learned:
+            rows[ntype] = table(ids)
+        else:
+            rows[ntype] = table[ids]
+    return rows
 
 
 @torch.no_grad()
-def inference(model, g, tables, stores, sampler):
-    """Return exact scores of all target nodes as a DistTensor. ``sampler`` returns all neighbors of one hop."""
+def infer_types(model, g, tables, omit, device, batch_size=1000):
+    """Return the exact scores of all nodes of type ``model.target``, a DistTensor, from all neighbors.
+
+    Layer k of ``model.layers`` computes the types in ``layer.own``. For each of these types, this rank computes its
+    nodes (``nodes_of_type``, at most ``batch_size`` at a time, and possibly none) and writes them to
+    ``layer_rows(g, k, ntype, layer.own[ntype].out_features)``. The next layer reads these tables instead of ``tables``.
+    No rank starts a layer before all ranks have written the rows of the previous one.
+
+    ``model.layer(k, block, rows)`` returns the rows of the destination nodes, a dict by type. ``sample_types`` with a
+    single hop returns the block, which omits the same types as in training. The model is in evaluation mode. Blocks and
+    rows are on the device, and tables are on the CPU.
+    """
     model.eval()
-    for number, store in enumerate(stores):
-        for name, out in store.items():  # every rank computes and writes only nodes of its machine
-            everyone = torch.ones(g.num_nodes(name), dtype=torch.bool)
-            own = node_split(everyone, g.get_partition_book(), ntype=name, force_even=False)
-            for nodes in own.split(1000):
-                inputs, _, (block,) = sampler.sample_blocks(g, {name: nodes})
-                rows = {kind: rows_of(tables[kind], ids) for kind, ids in inputs.items()}
-                out[nodes] = model.layer(number, block, rows)[name]
-        dist.barrier()  # the next layer reads rows of all machines
-        tables = store
+    for number, layer in enumerate(model.layers):
+        results = {}
+        for ntype, linear in layer.own.items():
+            results[ntype] = layer_rows(g, number, ntype, linear.out_features)
+            for nodes in nodes_of_type(g, ntype).split(batch_size):
+                if len(nodes):
+                    _, (block,) = sample_types(g, [-1], omit, ntype, nodes)
+                    rows = {name: x.to(device) for name, x in read_types(tables, block).items()}
+                    h = model.layer(number, block.to(device), rows)
+                    results[ntype][nodes] = h[ntype].cpu()
+        dist.barrier()
+        tables = results
     return tables[model.target]

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -65,6 +66,21 @@ def launch(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     """Run ``launch`` and return its output, also if it fails."""
     command = [sys.executable, "-m", "tutorial_lib", "launch", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd)
+
+
+def run_program(scripts: Path, program: str, part: Any, more: str, *options: str, start: tuple = ()) -> dict[str, Any]:
+    """Run a program of the lessons alone or, with options of ``launch``, on two machines. Return its results."""
+    folder, base = scripts.parent, ["--part_config", str(part.config), "--ip_config", "ip_config.txt"]
+    words = [f"scripts/{program}", "--graph_name", part.graph_name, *base, *more.split(), "--out", "result.json"]
+    if options:
+        base += ["--emulate", "2", "--num_omp_threads", "1", "--out", f"logs-{len(list(folder.glob('logs-*')))}"]
+        done = launch(*base, *options, shlex.join(["python3", *words]), cwd=folder)
+    else:
+        environment = {**os.environ, "TMPDIR": str(folder)}  # torchrun leaves a folder there
+        command = [sys.executable, *start, *words]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "result.json").read_text())
 
 
 def check_predictions(out: Path, result: dict, dataset: Dataset) -> None:

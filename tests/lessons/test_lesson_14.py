@@ -1,122 +1,114 @@
-"""The checkers of lesson 14 distinguish right and wrong answers."""
+"""Lesson 14: embeddings.py has the results of one process, however it is started."""
 
+import dataclasses
 import json
-import os
-import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dgl
+import numpy as np
 import pytest
 import torch
-from solution_support import answer_tests, read_program, solutions
-from torch import Tensor
+import torch.nn.functional as F
+from commands import run_program
 
-from support.exercises import lesson_14
-
-ANSWERS = solutions("14")
-machine_bytes = ANSWERS.machine_bytes
+from tutorial_lib.data import Dataset
+from tutorial_lib.partition import Partition, partition_dataset
 
 
-def summed(ids: list[Tensor], gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
-    rows, means = ANSWERS.merge_gradients(ids, gradients)
-    return rows, means * torch.cat(ids).unique(return_counts=True)[1][:, None]
+@pytest.fixture(scope="module")
+def part_of(small_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Partition]:
+    """``part_of(k)``: the small data set in k parts, with original IDs instead of features."""
+    graph = small_dataset.graph.clone()
+    del graph.ndata["feat"]
+    graph.ndata["original"] = graph.nodes()
+    dataset = dataclasses.replace(small_dataset, structure=graph)
+    folder = tmp_path_factory.mktemp("parts")
+    return lambda parts: partition_dataset(dataset, parts, folder / str(parts))
 
 
-SIZES = {
-    "stub": (lambda *_: None, r"got       None\n  expected  \[772000, 772000\]"),
-    "rows alone": (lambda n, w, _o: [4 * c * w for c in n], "This counts only the rows"),
-    "as Adam of torch": (lambda n, w, _o: [12 * c * w for c in n], "number of steps of each row"),
-    "half of the state": (lambda n, w, _o: [8 * c * w for c in n], "hint: A float32 has four bytes"),
-    "all on each": (lambda n, w, o: [sum(machine_bytes(n, w, o))] * len(n), "got"),
-}
-test_right_size, test_wrong_size = answer_tests(lesson_14.check_machine_bytes, [machine_bytes], SIZES)
-
-MERGES = {
-    "stub": (lambda *_: None, "got       'NoneType'\n  expected  'tuple of 2'"),
-    "only where all ranks have rows": (
-        lambda i, g: ANSWERS.merge_gradients(i, g) if all(map(len, i)) else (i[0], g[0] * 2),
-        "merged gradients",
-    ),
-    "only where each rank has one row": (
-        lambda i, g: ANSWERS.merge_gradients(i, g) if max(map(len, i)) == 1 else (torch.cat(i), torch.cat(g)),
-        "updated rows",
-    ),
-    "the sum": (summed, r"\[8.0\]\n  expected .* \[4.0\]\n  hint: Divide the sum"),
-    "by all ranks": (lambda i, g: (summed(i, g)[0], summed(i, g)[1] / len(i)), "not by the world size"),
-}
-test_right_merge, test_wrong_merge = answer_tests(lesson_14.check_merge_gradients, [ANSWERS.merge_gradients], MERGES)
+EXACT = "--width 16 --hidden 16 --fanouts=-1,-1 --dropout 0"
 
 
-# Exercise 3: the class of the program, with fakes of DGL's embedding and optimizer.
+@pytest.mark.cluster
+def test_embeddings_of_ranks_equal_one_process(scripts, emulation, nothing_left, part_of):
+    """One process, torchrun without servers, and two machines with two trainers each have equal losses and scores."""
+    more = f"{EXACT} --batch_size 1000 --num_epochs 3"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    results = [run_program(scripts, "embeddings.py", part_of(1), more, start=start) for start in ((), torchrun)]
+    results += [run_program(scripts, "embeddings.py", part_of(2), more, "--num_trainers", "2")]
+    assert [result["ranks"] for result in results] == [1, 2, 4]
+    for name in ("loss", "val_accuracy", "test_accuracy"):
+        values = [[epoch[name] for epoch in result["epochs"]] for result in results]
+        torch.testing.assert_close(values[1:], values[:1] * 2, atol=2e-3, rtol=0)
+    with pytest.raises(AssertionError, match="ValueError: --cache and --best do not support embeddings"):
+        run_program(scripts, "embeddings.py", part_of(1), "--cache 1000")
 
 
-class Table:
-    """A fake DistEmbedding. A row that is written twice keeps the last value."""
+SHARES = """
+import json
+from pathlib import Path
 
-    def __init__(self, rows: int) -> None:
-        self.weight = torch.zeros(rows, 2)
+import torch.distributed as dist
 
-
-class Optimizer:
-    """A fake of DGL's base class."""
-
-    _lr, _world_size = 0.5, 2
+import embeddings
+from train import main
 
 
-def update_of(source: str) -> Callable[..., None]:
-    """Return the method ``update`` of a program's SparseSGD."""
-    found: dict[str, Any] = {"torch": torch, "DistSparseGradOptimizer": Optimizer}
-    exec(re.search(r"class SparseSGD.*?(?=\n\n\n)", source, re.S)[0], found)
-    return found["SparseSGD"]().update
+class SavesShares(embeddings.EmbeddingTask):
+    def load_data(self):
+        super().load_data()
+        Path(f"share-{dist.get_rank()}.json").write_text(json.dumps(self.ids["train"].tolist()))
 
 
-SOLUTION = read_program("14", "exercise_14_3.py")
-BODY = re.search(r'self\._lr\."""\n(.*?)\n\n\n', SOLUTION, re.S)[1]
+if __name__ == "__main__":
+    main(SavesShares, width=64, rows_lr=0.03)
+"""
 
 
-@pytest.fixture
-def updated(tmp_path: Path) -> Callable[[str | None], tuple[str]]:
-    """Return the output of the program with another body of ``update`` and the gradients of both ranks."""
+def in_steps(scripts: Path, graph: Any, shares: list[torch.Tensor], size: int, epochs: int) -> list[float]:
+    """Return the losses of embeddings.py on the plain graph. A row makes a step of Adam if a batch has read it."""
+    sys.path.insert(0, str(scripts))
+    from row_table import first_rows
+    from sage import GraphSAGE
 
-    def write(body: str | None) -> tuple[str]:
-        program = tmp_path / "exercise_14_3.py"
-        if body is None:
-            return (str(program),)
-        update, table = update_of(SOLUTION.replace(BODY, body)), Table(12_245)
-        gradients = {int(node): both for node, both in lesson_14.GRADIENTS.items()}
-        pairs = [(node, both[rank]) for rank in range(2) for node, both in gradients.items() if both[rank] is not None]
-        ids, values = torch.tensor([node for node, _ in pairs]), torch.tensor([value for _, value in pairs])
-        for _step in range(2):
-            update(ids, values[:, None].expand(-1, 2), table)
-        program.write_text("")
-        os.utime(program, (0, 0))
-        (tmp_path / "out").mkdir()
-        found = {node: table.weight[node].tolist() for node in gradients}
-        (tmp_path / "out" / "exercise_14_3.json").write_text(json.dumps(found))
-        return (str(program),)
-
-    return write
-
-
-UNIQUE = "        rows, place, count = idx.unique(return_inverse=True, return_counts=True)\n"
-TOTAL = "        total = torch.zeros(len(rows), 2).index_add_(0, place, grad)\n"
-WRONG_PROGRAMS = {
-    "the stub": ("        emb.weight[idx] = emb.weight[idx] - self._lr * grad", "One gradient is lost"),
-    "the sum": (UNIQUE + TOTAL + "        emb.weight[rows] -= self._lr * total", "This is the sum"),
-    "DGL's mean": (
-        UNIQUE + TOTAL + "        emb.weight[rows] -= self._lr * total / count[:, None]",
-        "mean over the ranks that have the row",
-    ),
-    "uphill": (UNIQUE + TOTAL + "        emb.weight[rows] += self._lr * total / 2", "divided by self._world_size"),
-    "no rate": (UNIQUE + TOTAL + "        emb.weight[rows] -= total / 2", "got"),
-    "only rows of both": (
-        UNIQUE + TOTAL + "        emb.weight[rows[count > 1]] -= self._lr * total[count > 1] / 2",
-        "row of node 1",
-    ),
-    "no program": (None, "exercise_14_3.py exists"),
-    "nothing": ("        pass", r"got       \[0.0, 0.0\]"),
-}
+    labels, sampler = graph.ndata["label"].long(), dgl.dataloading.MultiLayerFullNeighborSampler(2)
+    known = graph.ndata["train_mask"].bool() | graph.ndata["val_mask"].bool()
+    torch.manual_seed(0)
+    model = GraphSAGE(16, 16, int(labels[known].max()) + 1, dropout=0)
+    optimizer, rows = torch.optim.Adam(model.parameters(), lr=0.01), first_rows(graph.nodes(), 16, 0)
+    count, mean, power, found = torch.zeros(len(rows), 1), torch.zeros_like(rows), torch.zeros_like(rows), []
+    for epoch in range(epochs):
+        total = 0.0
+        steps = max(-(-len(share) // size) for share in shares)
+        orders = [share[torch.randperm(len(share), generator=torch.Generator().manual_seed(epoch))] for share in shares]
+        for parts in zip(*(order.tensor_split(steps) for order in orders), strict=True):
+            ids, _, blocks = sampler.sample_blocks(graph, seeds := torch.cat(parts))
+            x = rows[ids].requires_grad_()
+            loss = F.cross_entropy(model(blocks, x), labels[seeds])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            count[ids] += 1
+            mean[ids] = 0.9 * mean[ids] + 0.1 * x.grad
+            power[ids] = 0.999 * power[ids] + 0.001 * x.grad**2
+            corrected = mean[ids] / (1 - 0.9 ** count[ids]), power[ids] / (1 - 0.999 ** count[ids])
+            rows[ids] -= 0.03 * corrected[0] / (corrected[1].sqrt() + 1e-8)
+            total += loss.item() * len(seeds)
+        found.append(total / sum(len(share) for share in shares))
+    return found
 
 
-test_right_program, test_wrong_program = answer_tests(lesson_14.check_sparse_sgd, [BODY], WRONG_PROGRAMS, "updated")
+@pytest.mark.cluster
+def test_rows_have_the_gradients_of_one_process(scripts, emulation, nothing_left, part_of, small_dataset):
+    """The ranks that read a row change from step to step. DGL's SparseAdam would use other gradients."""
+    (scripts / "shares.py").write_text(SHARES)
+    part, folder = part_of(2), scripts.parent
+    result = run_program(scripts, "shares.py", part, f"{EXACT} --batch_size 49 --num_epochs 2", "--num_trainers", "1")
+    found = [epoch["loss"] for epoch in result["epochs"]]
+    original = torch.from_numpy(np.load(part.folder / "node_map.npy"))
+    shares = [original[json.loads((folder / f"share-{rank}.json").read_text())] for rank in range(2)]
+    expected = in_steps(scripts, small_dataset.graph, shares, 49, 2)
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=0)

@@ -139,6 +139,8 @@ def test_ranks_equal_manual_values() -> None:
     edges = torch.tensor([0, 2, 0]), torch.tensor([1, 3, 4])
     # Of 0 -> 1 (0.6): 3 is better, 4 is equal. Of 2 -> 3 (0.6): 1 and 4 are better. Of 0 -> 4 (0.6): 3 and 1.
     assert edge_ranks(h, edges, torch.arange(5)).tolist() == [2.5, 3.0, 2.5]
+    same = F.normalize(torch.rand(32, generator=torch.manual_seed(0)), dim=0).repeat(50, 1)  # 46 ties
+    assert edge_ranks(same, (torch.arange(3), torch.arange(1, 4)), torch.arange(4, 50)).tolist() == [24.0] * 3
 
 
 def ranks_one_by_one(graph: dgl.DGLGraph, h: np.ndarray, edges: np.ndarray, negatives: np.ndarray) -> np.ndarray:

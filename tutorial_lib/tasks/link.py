@@ -195,8 +195,8 @@ def edge_ranks(h: Store, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Ten
     """Return the rank (B,) of each edge, from 1, among its source's pairs with ``negatives`` (K,), rows of ``h``."""
     src, dst = edges
     h_src = h[src]
-    positive, negative = (h_src * h[dst]).sum(1, keepdim=True), h_src @ h[negatives].T
-    # The source and the destination of an edge are no negatives of it. A tie counts one half.
+    gap = h_src @ h[negatives].T - (h_src * h[dst]).sum(1, keepdim=True)
+    # The source and the destination of an edge are no negatives of it. A tie counts one half. Rounding can hide it.
     allowed = (negatives != src[:, None]) & (negatives != dst[:, None])
-    better, equal = ((comparison & allowed).sum(1) for comparison in (negative > positive, negative == positive))
+    better, equal = ((comparison & allowed).sum(1) for comparison in (gap > 1e-6, gap.abs() <= 1e-6))
     return 1 + better + 0.5 * equal
