@@ -27,7 +27,7 @@ class Plan:
     machines: dict  # name -> IPv4 address
     options: str  # of finale_job.py, such as "--num_epochs 8"
     spares: dict = field(default_factory=dict)  # machines that can replace a failed one: name -> IPv4 address
-    shell: str = "ssh {}"  # runs a shell command on the machine {}
+    shell: str = "ssh -o ConnectTimeout=10 {}"  # runs a shell command on the machine {}
     job_shell: str = "ssh -tt {}"  # the same with a terminal, so that ssh ends the command when it ends itself
     dataset: str = "synthetic-products"
     scale: float = 0.01
@@ -110,8 +110,9 @@ def size_of(plan, paths):
 
 def traffic(plan, machine):
     """Return the bytes that the network cards of a machine have sent, as counted by Linux, or 0 without an answer."""
-    command = words(plan, machine, "cat /proc/net/dev")
-    done = subprocess.run(command, stdin=DEVNULL, capture_output=True, text=True, timeout=30)
+    if not answers(plan, machine):
+        return 0
+    done = subprocess.run(words(plan, machine, "cat /proc/net/dev"), stdin=DEVNULL, capture_output=True, text=True)
     cards = [line.split() for line in done.stdout.splitlines()[2:]]
     return sum(int(card[9]) for card in cards if card[0] != "lo:")
 

@@ -39,10 +39,10 @@ def send(plan, machine, paths):
     Connect the output of a local ``tar -c`` to the input of ``tar -x`` on the machine, so that neither computer stores
     the archive. ``mkdir -p`` creates the folder on the machine. ``words(plan, machine, command)`` starts a shell
     command there, and ``-C FOLDER`` is the folder of tar. The ``with`` statement of ``Popen`` closes the pipe, so that
-    the local tar ends if the machine fails.
+    the local tar ends if the machine fails, and waits for it. Read both exit codes afterwards.
 
     Raises:
-        RuntimeError: "copying to machine-1 failed", if one of both programs fails.
+        RuntimeError: "copying to machine-1 failed", if at least one of the two programs fails.
     """
     unpack = f"mkdir -p {plan.folder} && tar -x -C {plan.folder}"
     with Popen(["tar", "-c", "-C", plan.folder, *paths], stdout=PIPE) as packing:
@@ -55,7 +55,8 @@ def replace_failed(plan, machines):
     """Return the machines of the next attempt, a new dict. The machine of each part keeps its position.
 
     A machine that does not answer (``answers(plan, machine)``) is replaced by the first spare machine that has not been
-    used. Remove this spare machine from ``plan.spares``. Do not change ``machines``.
+    used. Remove this spare machine from ``plan.spares``. Do not change ``machines``. The next attempt shows whether the
+    spare machine answers.
 
     Raises:
         RuntimeError: "no spare machine for machine-1", if all spare machines have been used.
@@ -91,7 +92,7 @@ def train(plan, phases):
     The first attempt uses ``plan.machines``. After an attempt has raised a RuntimeError or a TimeoutError:
 
     1. Print "attempt 1 failed: " and the error. The attempts are numbered from 1.
-    2. After the last attempt, raise the error again.
+    2. After the last attempt, raise the error again, and omit the next steps.
     3. Fetch the files of ``KEPT`` from the first machine of this attempt. Do not raise an error if it has none.
     4. Let ``replace_failed`` choose the machines of the next attempt.
 
