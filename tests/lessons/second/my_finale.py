@@ -51,6 +51,7 @@ def train(plan, phases):
                 raise
         fetch(plan, first, KEPT)
         machines = replace_failed(plan, machines)
+    return None
 
 
 def to_original(rows, node_map):
