@@ -72,11 +72,11 @@ class TypedTask(NodeTask):
         return RGCN(self.relations, self.args.target, widths, *sizes)
 
     def read(self, sample):
-        """Return the blocks, the rows of the input nodes by type, and the labels of the seeds, on the device.
+        """Return blocks, rows of the input nodes by type, and labels of a result of ``sample_types``, on the device.
 
-        ``read_types`` reads ``self.inputs``. A sample is the result of ``sample_types``. Without seeds, it must not
-        record reads of embeddings, because a gradient of zero would also change the rows (``torch.set_grad_enabled``).
-        The labels are those of the first ``count`` destination nodes of type ``self.args.target``, as int64.
+        ``read_types`` reads ``self.inputs``. Without seeds, record no read of an embedding, because a gradient of zero
+        also changes rows (``torch.set_grad_enabled``). Return the rows of ``self.label`` for the first ``count``
+        destination nodes of type ``self.args.target`` as int64. Moving a block also moves its IDs, so read first.
         """
         count, blocks = sample
         with torch.set_grad_enabled(count > 0):

@@ -50,7 +50,7 @@ class RelationalLayer(nn.Module):
 
         Args:
             block: graph of one hop. ``block.num_dst_nodes(ntype)`` destination nodes are the first source nodes.
-            h: dict from type to the rows of its source nodes.
+            h: dict from type to the rows of its source nodes. Do not change it.
         """
         out = {ntype: own(h[ntype][: block.num_dst_nodes(ntype)]) for ntype, own in self.own.items()}
         for relation in self.relations:

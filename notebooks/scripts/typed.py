@@ -86,14 +86,14 @@ def read_types(tables, block):
 def infer_types(model, g, tables, omit, device, batch_size=1000):
     """Return the exact scores of all nodes of type ``model.target``, a DistTensor, from all neighbors.
 
-    Layer k of ``model.layers`` computes the types in ``layer.own``. For each of these types, this rank computes its
-    nodes (``nodes_of_type``, at most ``batch_size`` at a time, and possibly none) and writes them to
-    ``layer_rows(g, k, ntype, layer.own[ntype].out_features)``. The next layer reads these tables instead of ``tables``.
-    No rank starts a layer before all ranks have written the rows of the previous one.
+    Layer k of ``model.layers`` computes the types in ``layer.own``. For each type, in this order, **all** ranks call
+    ``layer_rows(g, k, ntype, layer.own[ntype].out_features)``, because they create the table together. A rank writes
+    the rows of ``nodes_of_type``, at most ``batch_size`` at a time. An empty part (``split`` returns one for no nodes)
+    is neither sampled nor written. No rank leaves a layer before all have written. The next layer reads these tables.
 
     ``model.layer(k, block, rows)`` returns the rows of the destination nodes, a dict by type. ``sample_types`` with a
-    single hop returns the block, which omits the same types as in training. The model is in evaluation mode. Blocks and
-    rows are on the device, and tables are on the CPU.
+    single hop returns the block, which omits the same types as in training. Set the model to evaluation mode. Blocks
+    and rows are on the device, and tables are on the CPU.
     """
     model.eval()
     for number, layer in enumerate(model.layers):

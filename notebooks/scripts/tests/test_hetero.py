@@ -33,7 +33,7 @@ def read_task(g, **tables):
 
 @pytest.mark.parametrize("seeds", [[3, 1], []])
 def test_read(academic, seeds):
-    """Without seeds, return no labels, and rows without a gradient, and record no read."""
+    """The labels are those of the seeds. Without seeds, return no labels and record no read of an embedding."""
     g = academic[0]
 
     def run(_rank, _size):

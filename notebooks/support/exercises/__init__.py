@@ -152,3 +152,8 @@ def check_sealed(lesson: int, number: int, answers: dict[str, tuple[str, str]], 
         text = f"lesson {lesson:02d}, exercise {number}, {key}: {plain(got)}"
         if hashlib.sha256(text.encode()).hexdigest()[:12] != expected:
             raise Unfinished(f"{key!r} is wrong\n  got       {got!r}\n  hint: {hint}")
+
+
+def sealed_exercise(lesson: int, number: int, answers: dict[str, tuple[str, str]]) -> Callable[[dict[str, Any]], None]:
+    """Return the checker of a blind diagnosis (``check_sealed``)."""
+    return exercise(number)(functools.partial(check_sealed, lesson, number, answers))

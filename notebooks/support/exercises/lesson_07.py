@@ -1,8 +1,6 @@
 """Checkers of lesson 7, two blind diagnoses. Only hashes of the answers are stored."""
 
-from typing import Any
-
-from support.exercises import check_sealed, exercise
+from support.exercises import sealed_exercise
 
 HANG = {
     "rank": ("b6f6f9fa0d42", "In which rank does no line of the stack call a collective?"),
@@ -18,14 +16,5 @@ NUMBER = {
     "cause": ("7b820609a798", "All ranks must call the same collectives in the same order. Which call has no partner?"),
 }
 
-
-@exercise(1)
-def check_hang(diagnosis: dict[str, Any]) -> None:
-    """Exercise 1: the rank that causes the hang, the rank that it waits for, and the cause (a letter)."""
-    check_sealed(7, 1, HANG, diagnosis)
-
-
-@exercise(2)
-def check_number(diagnosis: dict[str, Any]) -> None:
-    """Exercise 2: the rank that is responsible, the step, and the cause (a letter)."""
-    check_sealed(7, 2, NUMBER, diagnosis)
+check_hang = sealed_exercise(7, 1, HANG)  # the rank that causes the hang, the rank that it waits for, and the cause
+check_number = sealed_exercise(7, 2, NUMBER)  # the rank that is responsible, the step, and the cause (a letter)

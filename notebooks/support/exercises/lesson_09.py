@@ -3,9 +3,8 @@
 import base64
 import json
 import zlib
-from typing import Any
 
-from support.exercises import check_sealed, exercise
+from support.exercises import sealed_exercise
 
 # Packed, so a diagnosis is not spoiled by accident
 FAULTS = {
@@ -33,13 +32,5 @@ def fault(number: int) -> dict[str, str]:
     return json.loads(zlib.decompress(base64.b64decode(FAULTS[number])))
 
 
-@exercise(1)
-def check_first(diagnosis: dict[str, Any]) -> None:
-    """Exercise 1: the wrong variable of the first job and its right value."""
-    check_sealed(9, 1, FIRST, diagnosis)
-
-
-@exercise(2)
-def check_second(diagnosis: dict[str, Any]) -> None:
-    """Exercise 2: the wrong variable of the second job and its right value."""
-    check_sealed(9, 2, SECOND, diagnosis)
+check_first = sealed_exercise(9, 1, FIRST)  # the wrong variable of the first job and its right value
+check_second = sealed_exercise(9, 2, SECOND)  # the wrong variable of the second job and its right value

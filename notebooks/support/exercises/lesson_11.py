@@ -1,8 +1,6 @@
 """Checkers of lesson 11, two blind diagnoses of jobs that break."""
 
-from typing import Any
-
-from support.exercises import check_sealed, exercise
+from support.exercises import sealed_exercise
 
 # Packed sources of a function ``fault(step)``, so a diagnosis is not spoiled by accident
 FIRST_FAULT = (
@@ -39,13 +37,5 @@ def fault(number: int) -> str:
     return {1: FIRST_FAULT, 2: SECOND_FAULT}[number]
 
 
-@exercise(1)
-def check_first(diagnosis: dict[str, Any]) -> None:
-    """Exercise 1: the process that the other ones wait for, and its state."""
-    check_sealed(11, 1, FIRST, diagnosis)
-
-
-@exercise(2)
-def check_second(diagnosis: dict[str, Any]) -> None:
-    """Exercise 2: the process that ended the second job, its exit code and the epoch."""
-    check_sealed(11, 2, SECOND, diagnosis)
+check_first = sealed_exercise(11, 1, FIRST)  # the process that the other ones wait for, and its state
+check_second = sealed_exercise(11, 2, SECOND)  # the process that ended the second job, its exit code and the epoch
