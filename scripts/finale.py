@@ -1,6 +1,6 @@
 """Run the whole process on emulated machines with private disks: my_finale.py (lesson 12), then the command finale.
 
-    python scripts/finale.py [--dataset NAME] [--scale 0.1] [--epochs 10] [--yes] [--out FOLDER]
+    python scripts/finale.py [--dataset NAME] [--scale 0.05] [--epochs 10] [--yes] [--out FOLDER]
 
 The script first prints the needs of a run, and asks before a large one. During the training of my_finale.py, it
 switches off a machine, so that a spare machine continues. Each run writes a report.html to its folder.
@@ -45,31 +45,36 @@ def train_with_my_finale(name: str, source: DataSource, epochs: int, out: Path) 
     plan["shell"] = plan["job_shell"] = f"{sys.executable} -m tutorial_lib on --name {name} {{}} sh -c"
     (folder / "plan.json").write_text(json.dumps(plan))
     log = folder / "logs" / state.machines[0] / "trainer-0.log"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the job runs python3
+    command = [sys.executable, str(NOTEBOOKS / "scripts" / "my_finale.py"), str(folder / "plan.json")]
+    running = subprocess.Popen(command, env={**os.environ, "PATH": path})
     try:
-        command = [sys.executable, str(NOTEBOOKS / "scripts" / "my_finale.py"), str(folder / "plan.json")]
-        running = subprocess.Popen(command)
         while running.poll() is None and not (log.exists() and "epoch 0 " in log.read_text()):
             time.sleep(0.1)
         if running.poll() is None:
             print(f"  switching off {state.machines[1]}", flush=True)
             os.kill(state.pids[state.machines[1]], signal.SIGKILL)
         if running.wait() != 0:
-            sys.exit(running.returncode)
-        shutil.copytree(folder, out, ignore=shutil.ignore_patterns("parts", "*.py"))
+            sys.exit(f"error: my_finale.py failed. Read the logs of the processes in {out}/logs.")
     finally:
+        running.terminate()
+        running.wait()
+        shutil.copytree(folder, out, ignore=shutil.ignore_patterns("parts", "*.py"))
         shutil.rmtree(folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="synthetic-products")
-    parser.add_argument("--scale", type=float, default=0.1, help="size of a generated data set")
+    parser.add_argument("--scale", type=float, default=0.05, help="size of a generated data set")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--yes", action="store_true", help="start a large run without asking")
     parser.add_argument("--out", type=Path, default=Path("runs", time.strftime("%Y%m%d-%H%M%S-finale")))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # "finally" runs
     source = DataSource(options.dataset, scale=options.scale)
-    print("This trains twice on two emulated machines, which share the memory and the cores of this computer.")
+    print("This trains twice on two emulated machines, which share the memory and the cores of this computer. Estimate")
+    print("for the command finale (my_finale.py needs up to ten times as long, for an exact evaluation of each epoch):")
     try:
         confirm(source, Layout(emulate=2).make_backend(), 1, TrainConfig(epochs=options.epochs), yes=options.yes)
     except InputError as error:

@@ -119,11 +119,14 @@ def traffic(plan, machine):
 
 @contextmanager
 def phase(name, phases, size=0):
-    """Append a dict to ``phases`` when the body ends: name, start, end (seconds), and bytes, which it can change."""
+    """Append a dict to ``phases`` when the body ends: name, start, end (seconds), bytes (can change), and error."""
     entry = {"name": name, "start": time.time(), "bytes": size}
     print(f"{name} ...", flush=True)
     try:
         yield entry
+    except BaseException as error:
+        entry["error"] = str(error) or type(error).__name__
+        raise
     finally:
         entry["end"] = time.time()
         phases.append(entry)

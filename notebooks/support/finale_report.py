@@ -38,9 +38,11 @@ def write_report(folder: Path) -> Path:
     if (folder / "finale.json").exists():
         result = read_json(folder / "finale.json", dict[str, Any])
         options, timeline = None, result["timeline"]
+        plan = read_json(folder / "plan.json", dict[str, Any]) if (folder / "plan.json").exists() else None
     elif all((folder / name).exists() for name in ("result.json", "options.json")):
         result = read_json(folder / "result.json", dict[str, Any])
         options = read_json(folder / "options.json", dict[str, Any])
+        plan = None
         timeline = read_timeline([json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()])
     else:
         remedy = f"Finish the training first: python -m tutorial_lib finale --resume --out {folder}"
@@ -56,6 +58,8 @@ def write_report(folder: Path) -> Path:
     page = environment.get_template("finale_report.html.j2").render(
         result=result,
         options=options,
+        plan=plan,
+        errors=[phase["error"] for phase in timeline if "error" in phase],
         timeline=timeline,
         nodes=sum(result["partition"]["nodes"]),
         accuracies={"validation accuracy": result["val_accuracy"], "test accuracy": result["test_accuracy"]},
@@ -125,9 +129,11 @@ def timeline_figure(timeline: Sequence[Mapping[str, Any]]) -> Figure:
     begin = timeline[0]["start"]
     for row, phase in enumerate(timeline):
         seconds = phase["end"] - phase["start"]
-        ax.barh(row, seconds, left=phase["start"] - begin, color=SKY, edgecolor=GRAY)
+        color = ORANGE if "error" in phase else SKY
+        ax.barh(row, seconds, left=phase["start"] - begin, color=color, edgecolor=GRAY)
+        failed = ", failed" if "error" in phase else ""
         sent = f", {decimal(phase['bytes'])}" if phase.get("bytes") else ""
-        ax.text(phase["end"] - begin, row, f" {seconds:.1f} s{sent}", va="center")
+        ax.text(phase["end"] - begin, row, f" {seconds:.1f} s{sent}{failed}", va="center")
     ax.set_yticks(range(len(timeline)), [phase["name"] for phase in timeline])
     ax.invert_yaxis()
     ax.set(xlabel="seconds since the start", xlim=(0, 1.25 * (timeline[-1]["end"] - begin)))

@@ -1,6 +1,7 @@
 """``finale`` and its report: recipe, estimate and checked predictions. Lesson 12 runs a finale."""
 
 import contextlib
+import json
 import re
 import shutil
 
@@ -79,6 +80,22 @@ def test_report_is_one_page_without_other_files(finished_run, tmp_path):
     page = finale_report.write_report(out).read_text()
     assert page.count("data:image/png;base64,") == 3
     assert "src=" not in page.replace('src="data:image', "")
+
+
+def test_report_of_my_finale_names_failures_and_options(tmp_path):
+    epochs = [{"epoch": 0, "loss": 1.0, "val_accuracy": 0.5}, {"epoch": 1, "loss": 0.5, "val_accuracy": 0.8}]
+    phases = [{"name": name, "start": begin, "end": begin + 1.0, "bytes": 0} for begin, name in enumerate("abc")]
+    phases[1]["error"] = "machine-1/server-1 failed"
+    partition = {"method": "file-d1ce86", "nodes": [5, 4], "edges": [9, 7], "edge_cut_share": 0.25}
+    result = {"dataset": "mine", "machines": 2, "partition": partition, "timeline": phases, "epochs": epochs}
+    (tmp_path / "finale.json").write_text(
+        json.dumps({**result, "best_epoch": 1, "val_accuracy": 0.8, "test_accuracy": 0.75})
+    )
+    plan = {"machines": {"red": "10.0.0.1", "blue": "10.0.0.2"}, "spares": {}, "options": "--num_epochs 2"}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    page = finale_report.write_report(tmp_path).read_text()
+    for text in ("machine-1/server-1 failed", "red, blue;", "--num_epochs 2", "is number 2", "from a file", ">3 s,"):
+        assert text in page
 
 
 def test_timeline_contains_the_last_start():
