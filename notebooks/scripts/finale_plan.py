@@ -28,7 +28,7 @@ class Plan:
     options: str  # of finale_job.py, such as "--num_epochs 8"
     spares: dict = field(default_factory=dict)  # machines that can replace a failed one: name -> IPv4 address
     shell: str = "ssh -o ConnectTimeout=10 {}"  # runs a shell command on the machine {}
-    job_shell: str = "ssh -tt {}"  # the same with a terminal, so that ssh ends the command when it ends itself
+    job_shell: str = "python3 attached.py ssh {}"  # the same, and the command ends when its connection ends
     dataset: str = "synthetic-products"
     scale: float = 0.01
     method: str = "kaminpar"  # or FILE.npy with the part of each node
