@@ -9,8 +9,7 @@ import sys
 
 if __name__ == "__main__":
     *words, command = sys.argv[1:]
-    reading, writing = os.pipe()
-    os.set_inheritable(writing, True)  # the input ends when ssh ends, because only ssh has the other end
-    os.dup2(reading, 0)
+    pipe = os.open(f"/dev/fd/{os.pipe()[0]}", os.O_RDWR)  # both ends, so the input of ssh ends when ssh ends
+    os.dup2(pipe, 0)
     watch = "(cat <&3; kill -9 0) > /dev/null 2>&1 &"
     os.execvp(words[0], [*words, f"exec 3<&0; {watch} ({command}) 3<&- < /dev/null"])
