@@ -36,15 +36,16 @@ def files_for(plan, part):
 def send(plan, machine, paths):
     """Copy files and folders from ``plan.folder`` to the folder with the same path on a machine.
 
-    Connect the output of a local ``tar -c`` to the input of ``tar -x`` on the machine, so that neither computer stores
-    the archive. ``mkdir -p`` creates the folder on the machine. ``words(plan, machine, command)`` starts a shell
-    command there, and ``-C FOLDER`` is the folder of tar. The ``with`` statement of ``Popen`` closes the pipe, so that
-    the local tar ends if the machine fails, and waits for it. Read both exit codes afterwards.
+    Connect the output of a local ``tar -c`` to the input of ``tar -xo`` on the machine, so that neither computer stores
+    the archive. With ``o``, the files belong to your account there. ``mkdir -p`` creates the folder on the machine.
+    ``words(plan, machine, command)`` starts a shell command there, and ``-C FOLDER`` is the folder of tar. The ``with``
+    statement of ``Popen`` closes the pipe, so that the local tar ends if the machine fails, and waits for it. Read both
+    exit codes afterwards.
 
     Raises:
         RuntimeError: "copying to machine-1 failed", if at least one of the two programs fails.
     """
-    unpack = f"mkdir -p {plan.folder} && tar -x -C {plan.folder}"
+    unpack = f"mkdir -p {plan.folder} && tar -xo -C {plan.folder}"
     with Popen(["tar", "-c", "-C", plan.folder, *paths], stdout=PIPE) as packing:
         done = subprocess.run(words(plan, machine, unpack), stdin=packing.stdout)
     if packing.returncode or done.returncode:

@@ -19,7 +19,7 @@ def files_for(plan, part):
 
 
 def send(plan, machine, paths):
-    command = f"mkdir -p {plan.folder} && tar -x -f - -C {plan.folder}"
+    command = f"mkdir -p {plan.folder} && tar -xo -f - -C {plan.folder}"
     with Popen(["tar", "-c", "-f", "-", "-C", plan.folder, *paths], stdout=PIPE) as archive:
         done = subprocess.run(words(plan, machine, command), stdin=archive.stdout)
     if archive.returncode != 0 or done.returncode != 0:
