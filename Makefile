@@ -26,7 +26,7 @@ help:
 	@echo "make bench-plan    compare the estimates of plan with measurements"
 	@echo "make lab           open the lessons in JupyterLab"
 	@echo "make book          build a static site of the lessons and docs in book/build/html"
-	@echo "make finale        run all steps on a larger graph and write a report (OUT=runs/mine chooses the run folder)"
+	@echo "make finale        run my_finale.py and the command finale on a larger graph (OUT=runs/mine chooses the folder)"
 	@echo "make doctor        check this computer and print remedies"
 	@echo "make lint          check style, spelling, types and imports between packages"
 	@echo "make lock          resolve the lock files and conda files from pyproject.toml (needs uv)"
@@ -118,8 +118,7 @@ book: venv
 
 finale: OUT := runs/$(shell date +%Y%m%d-%H%M%S)-finale
 finale: venv
-	$(PY) -m tutorial_lib finale --wire 1gbit --out $(OUT)
-	PYTHONPATH=notebooks $(PY) -m support.finale_report $(OUT)
+	$(PY) scripts/finale.py --out $(OUT)
 
 doctor: venv
 	$(PY) -m tutorial_lib doctor --emulate 2

@@ -145,7 +145,8 @@ def test_stubs_fail_and_solutions_pass(number):
     stub, solution = (outputs_of(folder / LESSONS[number].name) for folder in (NOTEBOOKS, NOTEBOOKS / "solutions"))
     # Lesson 00 shows a wrong answer and its correction first; the last word on each exercise counts.
     verdicts = dict(re.findall(r"^(Exercise \d+|\w+\.(?:py|sbatch)): (not yet|correct)", stub, flags=re.MULTILINE))
-    assert len(verdicts) >= 2
+    functions = re.findall(r"^  not written yet: (.*)$", stub, flags=re.MULTILINE)
+    assert len(verdicts) >= 2 or len(functions[0].split(", ")) >= 4
     assert set(verdicts.values()) == {"not yet"}
     solved = dict(re.findall(r"^(Exercise \d+|\w+\.(?:py|sbatch)): (not yet|correct)", solution, flags=re.MULTILINE))
     assert solved == dict.fromkeys(verdicts, "correct")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.plots import graphbolt, heterographs, link_prediction, multi_gpu, partitioning, real_clusters, whole_run
+from support.plots import graphbolt, heterographs, link_prediction, multi_gpu, partitioning, real_clusters
 
 
 def texts(figure: Any) -> set[str]:
@@ -36,12 +36,6 @@ def test_medians():
     assert [list(line.get_xdata()) for line in ax.lines[:3]] == [[2.0, 5.0]] * 3
     times = graphbolt.repeats({"epoch": {"x": [1.0, 2.0, 4.0], "y": [3.0, 3.0]}}).axes[0]
     assert [line.get_xdata().tolist() for line in times.lines] == [[1, 2, 4], [2, 2], [3, 3], [3, 3]]
-    runs = {
-        count: [{"epoch": k, "val_accuracy": 0.1 * k, "seconds": 9.0 if k == 0 else count + k} for k in range(4)]
-        for count in (1, 2)
-    }
-    seconds = whole_run.scaling_figure(runs, 2).axes[1]  # without the first epochs
-    assert [list(line.get_ydata()) for line in seconds.lines if line.get_marker() == "s"] == [[3, 4]]
 
 
 def test_spans_of_job_states():

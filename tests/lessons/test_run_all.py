@@ -21,7 +21,7 @@ PRESENT = ["sh", "bash", "env", "ls", "find", "grep", "cat", "sort", "wc", "cut"
 PRESENT += ["awk", "head", "sleep", "touch"]  # the last four: the batch script in lesson 16
 LESSONS = {
     "09_anatomy_of_a_cluster": ["ps", "ss"],
-    "12_finale_ogbn_products": ["ps", "sshd", "rsync"],
+    "12_finale_ogbn_products": ["sshd", "rsync"],
     "16_real_clusters": ["Slurm"],
     "solutions/16_real_clusters": ["Slurm"],
 }

@@ -1,6 +1,7 @@
-"""``finale`` and its report: recipe, estimate and checked predictions. Lesson 12 interrupts and resumes a finale."""
+"""``finale`` and its report: recipe, estimate and checked predictions. Lesson 12 runs a finale."""
 
 import contextlib
+import json
 import re
 import shutil
 
@@ -77,5 +78,30 @@ def test_published_figures_are_shown_only_for_the_published_graph(tmp_path):
 def test_report_is_one_page_without_other_files(finished_run, tmp_path):
     out = shutil.copytree(finished_run.out, tmp_path / "run")
     page = finale_report.write_report(out).read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3
     assert "src=" not in page.replace('src="data:image', "")
+
+
+def test_report_of_my_finale_names_failures_and_options(tmp_path):
+    epochs = [{"epoch": 0, "loss": 1.0, "val_accuracy": 0.5}, {"epoch": 1, "loss": 0.5, "val_accuracy": 0.8}]
+    phases = [{"name": name, "start": begin, "end": begin + 1.0, "bytes": 0} for begin, name in enumerate("abc")]
+    phases[1]["error"] = "machine-1/server-1 failed"
+    partition = {"method": "file-d1ce86", "nodes": [5, 4], "edges": [9, 7], "edge_cut_share": 0.25}
+    result = {"dataset": "mine", "machines": 2, "partition": partition, "timeline": phases, "epochs": epochs}
+    (tmp_path / "finale.json").write_text(
+        json.dumps({**result, "best_epoch": 1, "val_accuracy": 0.8, "test_accuracy": 0.75})
+    )
+    plan = {"machines": {"red": "10.0.0.1", "blue": "10.0.0.2"}, "spares": {}, "options": "--num_epochs 2"}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    page = finale_report.write_report(tmp_path).read_text()
+    for text in ("machine-1/server-1 failed", "red, blue;", "--num_epochs 2", "is number 2", "from a file", ">3 s,"):
+        assert text in page
+
+
+def test_timeline_contains_the_last_start():
+    kinds = [("stage", 1.0, "checks"), ("traffic", 2.0, 50), ("stage", 3.0, "checks"), ("stage", 4.0, "servers")]
+    kinds += [("traffic", 5.0, 7), ("stage", 6.0, "trainers"), ("traffic", 8.0, 30), ("split", 7.0, None)]
+    events = [{"kind": k, "time": t, "machine": "a", "stage" if k == "stage" else "bytes_sent": v} for k, t, v in kinds]
+    timeline = [tuple(phase.values()) for phase in finale_report.read_timeline(events)]
+    assert timeline[:2] == [("checks", 3.0, 4.0, 0), ("servers load parts", 4.0, 6.0, 7)]
+    assert timeline[2:] == [("trainers start", 6.0, 7.0, 0), ("epochs", 7.0, 8.0, 23)]
