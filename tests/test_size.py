@@ -11,8 +11,8 @@ DATA_PLANE = ("data", "partition", "sampling", "models", "tasks", "trainer")
 # Upper limits in lines. A reduction lowers them, and a new task or backend raises them (docs/architecture.md)
 LINES = 10_000
 LINES_OF = {"launcher": 2_800, "job": 1_200, "tools": 1_240}
-LINES_OUTSIDE = {"tests": 16_000, "notebooks/support": 4_140}  # code of tutorial_lib must not move there
-LINES_OF_PIECES, LINES_OF_SCRIPTS = 7_910, 2_110  # what learners write, with its public tests; the other scripts
+LINES_OUTSIDE = {"tests": 16_000, "notebooks/support": 4_070}  # code of tutorial_lib must not move there
+LINES_OF_PIECES, LINES_OF_SCRIPTS = 7_910, 2_115  # what learners write, with its public tests; the other scripts
 LINES_OF_TEMPLATES = 400
 LINES_OF_DATA_PLANE = 4_324
 LINES_OF_A_PART = 1_400
