@@ -58,6 +58,7 @@ def preempted(seen: Seen, names: Mapping[str, str], losses: Sequence[Sequence[fl
         right.plot(epochs[begin:end], losses[1][begin:end], marker, color=color, label=f"start {number}")
     for end in kept:
         right.axvline(end + 0.5, color=VERMILION, lw=0.8, ls="--")
-    right.set(xlabel="epoch", ylabel="loss", ylim=(0, None), xticks=list(epochs))
+    right.set(xlabel="epoch", ylabel="loss", ylim=(0, None))
+    right.locator_params(axis="x", integer=True)
     legend_above(right, 4)
     return fig
