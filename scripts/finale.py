@@ -72,6 +72,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs", time.strftime("%Y%m%d-%H%M%S-finale")))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # "finally" runs
+    if options.out.exists():
+        sys.exit(f"error: {options.out} already exists\nChoose another folder: make finale OUT=FOLDER")
     source = DataSource(options.dataset, scale=options.scale)
     print("This trains twice on two emulated machines, which share the memory and the cores of this computer. Estimate")
     print("for the command finale (my_finale.py needs up to ten times as long, for an exact evaluation of each epoch):")

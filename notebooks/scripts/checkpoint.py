@@ -41,10 +41,11 @@ def read(path):
 def settings(task):
     """Return the settings that must be equal in all starts of a job, a dict.
 
-    These are all options in ``task.args``, except those whose names are in ``FREE``, and "ranks", the number of ranks.
+    These are all options in ``task.args``, except those whose names are in ``FREE``, and then "ranks", the number of
+    ranks, and "nodes" and "edges", the numbers of nodes and edges of ``task.g``.
     """
     fixed = {name: value for name, value in vars(task.args).items() if name not in FREE}
-    return {**fixed, "ranks": dist.get_world_size()}
+    return {**fixed, "ranks": dist.get_world_size(), "nodes": task.g.num_nodes(), "edges": task.g.num_edges()}
 
 
 def save(task, epochs):

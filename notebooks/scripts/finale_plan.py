@@ -31,6 +31,7 @@ class Plan:
     job_shell: str = "python3 attached.py ssh {}"  # the same, and the command ends when its connection ends
     dataset: str = "synthetic-products"
     scale: float = 0.01
+    both_ways: bool = False  # add the reverse of each edge of your tables
     method: str = "kaminpar"  # or FILE.npy with the part of each node
     attempts: int = 2  # how often to start the training
     seconds: float = 300  # time limit of an attempt
@@ -39,11 +40,13 @@ class Plan:
 
 def prepare(plan):
     """Copy the programs to the folder of the job, and partition the data set into its folder ``parts``."""
+    if "/" in plan.dataset:  # it is also the name of files
+        raise ValueError(f"dataset {plan.dataset} is a path. Copy this folder to {plan.folder}, and use only its name")
     for program in Path(__file__).resolve().parent.glob("*.py"):
         shutil.copy(program, plan.folder)
     command = [sys.executable, "-m", "tutorial_lib", "partition", "--dataset", plan.dataset, "--scale", str(plan.scale)]
     command += ["--parts", str(len(plan.machines)), "--method", plan.method, "--out", f"{plan.folder}/parts"]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run([*command, *["--both-ways"] * plan.both_ways], check=True, stdout=DEVNULL, cwd=plan.folder)
     return json.loads(Path(plan.folder, "parts", "manifest.json").read_text())["report"]
 
 
@@ -61,7 +64,8 @@ def check_predictions(plan, result):
     """Raise a RuntimeError if ``original.npy`` does not have the accuracies that the ranks counted."""
     from tutorial_lib.data import load_dataset
 
-    graph, predictions = load_dataset(plan.dataset, scale=plan.scale).graph, np.load(f"{plan.folder}/original.npy")
+    dataset = load_dataset(plan.dataset, scale=plan.scale, add_reverse_edges=plan.both_ways)
+    graph, predictions = dataset.graph, np.load(f"{plan.folder}/original.npy")
     right = predictions == graph.ndata["label"].numpy()
     for name in ("val", "test"):
         mask, counted = graph.ndata[f"{name}_mask"].numpy().astype(bool), result[f"{name}_accuracy"]

@@ -31,12 +31,18 @@ def part_rows(path, features, ids, classes, new, first, end):
         position = new[number_ids(ids, batch["id"], path, line)] - first
         mine = (position >= 0) & (position < end - first)
         label = pc.index_in(batch["label"], value_set=classes).fill_null(-1).to_numpy()[mine]
+        if unknown := set(batch["split"].to_pylist()) - {None, *SPLITS.values()}:
+            raise ValueError(f"{path}: the split {unknown.pop()!r} is none of {', '.join(SPLITS.values())}")
         split, position = np.array(batch["split"].to_pylist(), object)[mine], position[mine]
         rows["label"][position] = np.maximum(label, 0)
         for mask, word in SPLITS.items():
             rows[mask][position] = (split == word) & (label >= 0)
         for number, name in enumerate(features):
-            rows["feat"][position, number] = batch[name].cast(pa.float32()).to_numpy()[mine]
+            try:
+                rows["feat"][position, number] = batch[name].cast(pa.float32()).to_numpy()[mine]
+            except pa.ArrowInvalid as error:
+                last = line + len(batch) - 1
+                raise ValueError(f"{path}, lines {line} to {last}: a cell of {name!r} is not a number") from error
     return {name: torch.from_numpy(values) for name, values in rows.items()}
 
 

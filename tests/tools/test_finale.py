@@ -4,6 +4,9 @@ import contextlib
 import json
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,8 @@ from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.tools import jobs
 from tutorial_lib.trainer.config import TrainConfig
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def confirm(scale: float, epochs: int) -> None:
@@ -96,6 +101,16 @@ def test_report_of_my_finale_names_failures_and_options(tmp_path):
     page = finale_report.write_report(tmp_path).read_text()
     for text in ("machine-1/server-1 failed", "red, blue;", "--num_epochs 2", "is number 2", "from a file", ">3 s,"):
         assert text in page
+
+
+def test_make_finale_replaces_a_machine_and_writes_both_reports(emulation, tmp_path):
+    command = [sys.executable, "scripts/finale.py", "--scale", "0.003", "--epochs", "2", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "machine-1/server-1 failed with exit code -9" in (tmp_path / "run/my_finale/report.html").read_text()
+    assert (tmp_path / "run/finale/report.html").exists()
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (again.returncode, "already exists" in again.stderr) == (1, True)
 
 
 def test_timeline_contains_the_last_start():

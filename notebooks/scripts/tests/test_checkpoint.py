@@ -121,6 +121,7 @@ class Task:
 
     def __init__(self, path, lr=0.01, **more):
         self.args = SimpleNamespace(lr=lr, hidden=4, num_epochs=2, checkpoint=str(path), out="", cache=0, **more)
+        self.g = SimpleNamespace(num_nodes=lambda: 9, num_edges=lambda: 20)
         torch.manual_seed(dist.get_rank())
         self.model = DistributedDataParallel(nn.Linear(1, 1))
         self.optimizers = [torch.optim.Adam(self.model.parameters(), lr=0.01)]
@@ -136,9 +137,9 @@ class Task:
 
 
 def test_settings(tmp_path):
-    """All options count, except those in FREE. The key of the number of ranks is "ranks"."""
+    """All options count, except those in FREE, and the sizes of the graph."""
     got = on_ranks(lambda *_: checkpoint.settings(Task(tmp_path / "c.pt", dropout=0.5, best="b.pt")), 2)
-    expected = [{"lr": 0.01, "hidden": 4, "dropout": 0.5, "ranks": 2}] * 2
+    expected = [{"lr": 0.01, "hidden": 4, "dropout": 0.5, "ranks": 2, "nodes": 9, "edges": 20}] * 2
     assert got == expected
 
 
@@ -154,7 +155,9 @@ def test_content_of_the_checkpoint(tmp_path):
 
     got = on_ranks(run, 1)
     names = ["epochs", "model", "optimizer", "settings"]
-    expected = [(names, ["bias", "weight"], 3, [2.0, 1.0], {"lr": 0.01, "hidden": 4, "ranks": 1})]
+    expected = [
+        (names, ["bias", "weight"], 3, [2.0, 1.0], {"lr": 0.01, "hidden": 4, "ranks": 1, "nodes": 9, "edges": 20})
+    ]
     assert got == expected
 
 
@@ -215,9 +218,14 @@ def test_other_settings(tmp_path):
     assert got == expected
 
 
-def test_other_number_of_ranks(tmp_path):
-    """Compare "ranks", too, because other ranks sample other batches."""
+def test_other_ranks_and_another_graph(tmp_path):
+    """Other ranks sample other batches. In another graph, the scores of the checkpoint are wrong."""
     path = tmp_path / "c.pt"
-    on_ranks(lambda *_: checkpoint.save(Task(path), [{"epoch": 0}]), 2)
-    got, expected = on_ranks(lambda *_: refused(path), 1), [("ranks is 1, and was 2", True)]
+
+    def run(*_):
+        (task := Task(path)).g.num_edges = lambda: 18
+        checkpoint.save(task, [{"epoch": 0}])
+
+    on_ranks(run, 2)
+    got, expected = on_ranks(lambda *_: refused(path), 1), [("ranks is 1, and was 2, edges is 20, and was 18", True)]
     assert got == expected

@@ -27,7 +27,9 @@ def read(path):
 
 def settings(task):
     found = {name: value for name, value in vars(task.args).items() if name not in FREE}
-    return {**found, "ranks": dist.get_world_size()}
+    found["ranks"] = dist.get_world_size()
+    found["nodes"], found["edges"] = task.g.num_nodes(), task.g.num_edges()
+    return found
 
 
 def save(task, epochs):
