@@ -26,7 +26,7 @@ from tutorial_lib.trainer.config import TrainConfig
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 COMMAND = [sys.executable, "-m", "tutorial_lib"]
-TRAINING = "--fanouts 5,10,15 --hidden 256 --batch_size 512 --lr 0.003"  # DGL lists the fan-out of the seeds last
+TRAINING = "--fanouts 5,10,15 --hidden 128 --batch_size 512 --lr 0.003"  # DGL lists the fan-out of the seeds last
 
 
 def train_with_my_finale(name: str, source: DataSource, epochs: int, out: Path) -> None:
