@@ -29,7 +29,7 @@ class Plan:
     spares: dict = field(default_factory=dict)  # machines that can replace a failed one: name -> IPv4 address
     shell: str = "ssh -o ConnectTimeout=10 {}"  # runs a shell command on the machine {}
     job_shell: str = "python3 attached.py ssh {}"  # the same, and the command ends when its connection ends
-    dataset: str = "synthetic-products"
+    dataset: str = "synthetic-products"  # or the name of a folder with your tables (lesson 17) in ``folder``
     scale: float = 0.01
     both_ways: bool = False  # add the reverse of each edge of your tables
     method: str = "kaminpar"  # or FILE.npy with the part of each node
@@ -46,7 +46,10 @@ def prepare(plan):
         shutil.copy(program, plan.folder)
     command = [sys.executable, "-m", "tutorial_lib", "partition", "--dataset", plan.dataset, "--scale", str(plan.scale)]
     command += ["--parts", str(len(plan.machines)), "--method", plan.method, "--out", f"{plan.folder}/parts"]
-    subprocess.run([*command, *["--both-ways"] * plan.both_ways], check=True, stdout=DEVNULL, cwd=plan.folder)
+    command += ["--both-ways"] * plan.both_ways
+    done = subprocess.run(command, capture_output=True, text=True, cwd=plan.folder)
+    if done.returncode != 0:
+        raise ValueError(done.stderr)
     return json.loads(Path(plan.folder, "parts", "manifest.json").read_text())["report"]
 
 
