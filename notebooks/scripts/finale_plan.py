@@ -27,8 +27,8 @@ class Plan:
     machines: dict  # name -> IPv4 address
     options: str  # of finale_job.py, such as "--num_epochs 8"
     spares: dict = field(default_factory=dict)  # machines that can replace a failed one: name -> IPv4 address
-    shell: str = "ssh -o ConnectTimeout=10 {}"  # runs a shell command on the machine {}
-    job_shell: str = "python3 attached.py ssh {}"  # the same, and the command ends when its connection ends
+    shell: str = "ssh -o ConnectTimeout=10 {}"  # precedes a shell command for the machine {}
+    job_shell: str = "python3 attached.py ssh {}"  # the same for the job. Its processes end with their connection
     dataset: str = "synthetic-products"  # or the name of a folder with your tables (lesson 17) in ``folder``
     scale: float = 0.01
     both_ways: bool = False  # add the reverse of each edge of your tables
@@ -126,7 +126,7 @@ def traffic(plan, machine):
 
 @contextmanager
 def phase(name, phases, size=0):
-    """Append a dict to ``phases`` when the body ends: name, start, end (seconds), bytes (can change), and error."""
+    """Append a dict to ``phases`` when the body ends: name, start, end (seconds), bytes (set by the body), error."""
     entry = {"name": name, "start": time.time(), "bytes": size}
     print(f"{name} ...", flush=True)
     try:

@@ -37,10 +37,10 @@ def send(plan, machine, paths):
     """Copy files and folders from ``plan.folder`` to the folder with the same path on a machine.
 
     Connect the output of a local ``tar -c`` to the input of ``tar -xo`` on the machine, so that neither computer stores
-    the archive. With ``o``, the files belong to your account there. ``mkdir -p`` creates the folder on the machine.
-    ``words(plan, machine, command)`` starts a shell command there, and ``-C FOLDER`` is the folder of tar. The ``with``
-    statement of ``Popen`` closes the pipe, so that the local tar ends if the machine fails, and waits for it. Read both
-    exit codes afterwards.
+    the archive. ``-C FOLDER`` precedes the paths, and ``o`` gives the files to your account there. ``mkdir -p`` creates
+    the folder first. ``words(plan, machine, command)`` returns the words that run a shell command on the machine. When
+    a ``with`` statement of ``Popen`` ends, it closes the pipe, so that the local tar ends if the machine has failed,
+    and waits for this tar. Read both exit codes afterwards.
 
     Raises:
         RuntimeError: "copying to machine-1 failed", if at least one of the two programs fails.
@@ -53,11 +53,11 @@ def send(plan, machine, paths):
 
 
 def replace_failed(plan, machines):
-    """Return the machines of the next attempt, a new dict. The machine of each part keeps its position.
+    """Return the machines of the next attempt, a new dict. Position k is the machine of part k, as in ``machines``.
 
-    A machine that does not answer (``answers(plan, machine)``) is replaced by the first spare machine that has not been
-    used. Remove this spare machine from ``plan.spares``. Do not change ``machines``. The next attempt shows whether the
-    spare machine answers.
+    The first machine in ``plan.spares`` replaces a machine that does not answer (``answers(plan, machine)``). Remove it
+    from ``plan.spares``. Do not change ``machines``. Do not test whether a spare machine answers, because the next
+    attempt shows it.
 
     Raises:
         RuntimeError: "no spare machine for machine-1", if all spare machines have been used.
