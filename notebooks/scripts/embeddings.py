@@ -70,7 +70,7 @@ class EmbeddingTask(NodeTask):
         """Write the checkpoint after ``len(epochs)`` epochs if the option --checkpoint names a file.
 
         First write ``self.tensors`` to ``row_file``, and then the checkpoint of the model (``NodeTask.save``), which
-        selects the row files by its number of epochs. At last, delete this rank's file of the previous epoch, if it
+        selects the row files by its number of epochs. Finally, delete this rank's file of the previous epoch, if it
         exists. So a complete checkpoint exists at all times.
         """
         if self.args.checkpoint:

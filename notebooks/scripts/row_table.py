@@ -1,4 +1,4 @@
-"""Store learnable rows on the machines of a job, and update them like one process would (lesson 14)."""
+"""Store learnable rows on the machines of a job, and update them as one process would (lesson 14)."""
 
 import os
 
