@@ -35,8 +35,8 @@ def train_with_my_finale(name: str, source: DataSource, epochs: int, out: Path) 
     Args:
         name: the machines, two for the job and a spare one.
     """
-    folder = Path(tempfile.mkdtemp(prefix="finale-", dir="/tmp"))  # /tmp is private on each machine
     state = describe_machines(name)
+    folder = Path(tempfile.mkdtemp(prefix="finale-", dir="/tmp"))  # /tmp is private on each machine
     addresses = dict(zip(state.machines, state.addresses, strict=True))
     plan = {"folder": str(folder), "dataset": source.name, "scale": source.scale, "seconds": 24 * 3600}
     plan |= {"machines": {each: addresses[each] for each in state.machines[:2]}}

@@ -16,7 +16,7 @@ class Job:
     config: str  # part config, GRAPH.json
     command: list  # the words that start a server or a trainer, such as ["python3", "train.py"]
     folder: str  # for the logs
-    remote: str = "sh -c"  # runs a shell command on the machine {}, such as "ssh -tt {}". "sh -c" runs it here
+    remote: str = "sh -c"  # runs a shell command on the machine {}: here, or "python3 attached.py ssh {}"
     servers: int = 1  # on each machine
     trainers: int = 1  # on each machine
     samplers: int = 0  # of each trainer

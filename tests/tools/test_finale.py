@@ -1,6 +1,7 @@
 """``finale`` and its report: recipe, estimate and checked predictions. Lesson 12 runs a finale."""
 
 import contextlib
+import importlib
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from support import finale_report
@@ -111,6 +113,17 @@ def test_make_finale_replaces_a_machine_and_writes_both_reports(emulation, tmp_p
     assert (tmp_path / "run/finale/report.html").exists()
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (again.returncode, "already exists" in again.stderr) == (1, True)
+
+
+def test_programs_of_lessons_reject_wrong_tables(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "notebooks" / "scripts")
+    finale_plan, own_parts = importlib.import_module("finale_plan"), importlib.import_module("own_parts")
+    with pytest.raises(ValueError, match="use only its name"):
+        finale_plan.prepare(finale_plan.Plan(str(tmp_path), {"red": "10.0.0.1"}, "", dataset="/my/tables"))
+    for row, problem in {"train,x": "lines 2 to 2: a cell of 'p'", "train,": "of 'p'", "val,1": "'val' is"}.items():
+        (path := tmp_path / "nodes.csv").write_text(f"id,label,split,p\na,c,{row}\n")
+        with pytest.raises(ValueError, match=problem):
+            own_parts.part_rows(path, ["p"], pa.array(["a"]), pa.array(["c"]), np.zeros(1, np.int64), 0, 1)
 
 
 def test_timeline_contains_the_last_start():
