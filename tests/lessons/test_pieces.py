@@ -83,6 +83,7 @@ def exit_codes(piece: str, sources: list[tuple[str, str]], folder: Path) -> list
         (path / file_of(piece)).write_text(source)
         command += [str(path), name]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}  # as ``check``
+    environment["CI"] = "true"  # pytest then writes whole differences, and takes minutes for those of long lists
     # The driver must have no other thread when it forks, because a fork also copies the locks that a thread holds.
     environment |= {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
     done = subprocess.run(command, cwd=SCRIPTS.parent, env=environment, capture_output=True, text=True, timeout=880)
