@@ -274,7 +274,8 @@ def measure_accuracy(session: Session, settings: dict[str, Any]) -> None:
             prefix = f"{name}-{seed}".replace(" ", "-")
             shard = loops.shard
             shard.new_store = lambda layer, width, _ntype, prefix=prefix: new_store(n, width, f"{prefix}-{layer}")
-            source = make_adjacency_source(sampler, loops.config.cache)
+            cache = FeatureCache(loops.features, sampler.book, loops.config.cache)
+            source = make_adjacency_source(Pipeline(sampler, cache, loops.labels), model, loops.config.cache)
             logits = layerwise_inference(model, source, loops.features, shard, 5000)
             correct = float((logits[nodes].argmax(1) == labels)[test].sum())
             test_accuracy = accuracy(*sum_over_ranks([correct, float(test.sum())]))

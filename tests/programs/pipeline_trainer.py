@@ -56,7 +56,9 @@ def emit_inference(session: Session, partition: Partition, features: DistTensor,
     sampler = NeighborSampler(graph, 0, 3)
     for budget in (0, 20_000, 10**8):
         shard.new_store = lambda k, w, _ntype, b=budget: DistTensor((graph.num_nodes(), w), torch.float32, f"b{b}{k}")
-        found = layerwise_inference(model, make_adjacency_source(sampler, budget), features, shard, 100)[nodes]
+        pipeline = Pipeline(sampler, FeatureCache(features, sampler.book, budget), graph.ndata["label"])
+        source = make_adjacency_source(pipeline, model, budget)
+        found = layerwise_inference(model, source, features, shard, 100)[nodes]
         largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
         session.events.emit("inferred", budget=budget, largest=largest, scale=scale)
 

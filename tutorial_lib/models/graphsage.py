@@ -35,10 +35,11 @@ def mean_of_neighbors(block: CscBlock, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """Inputs of a first layer whose neighbor means were computed where the rows were read."""
+    """Inputs of a layer whose neighbor means were computed where the rows were read."""
 
     dst_rows: Tensor  # float32 (D, in_size), rows of the destination nodes
     mean: Tensor  # float32 (D, in_size), mean row of the sampled neighbors of each node
+    multiplied: bool = False  # whether ``fc_neigh`` has multiplied these rows, so that the mean is (D, out_size)
 
 
 class SAGEConv(nn.Module):
@@ -55,7 +56,7 @@ class SAGEConv(nn.Module):
     def forward(self, block: Block, x: Tensor | FirstLayer) -> Tensor:
         """Return the new rows (D, out_size) of the destination nodes of a ``CscBlock`` or DGL block of one type."""
         if isinstance(x, FirstLayer):
-            return self.fc_self(x.dst_rows) + self.fc_neigh(x.mean)
+            return self.fc_self(x.dst_rows) + (x.mean if x.multiplied else self.fc_neigh(x.mean))
         block = CscBlock.from_block(block)
         own = self.fc_self(x[: len(block.indptr) - 1])
         if self.fc_neigh.in_features > self.fc_neigh.out_features:  # short rows are cheaper to add

@@ -39,7 +39,7 @@ class Request(NamedTuple):
 
 
 class FeatureCache:
-    """Reads rows of a ``DistTensor`` by node ID, like the tensor itself: ``cache[ids]``. The rows must not change.
+    """Reads rows of a ``DistTensor`` by node ID: ``cache.read(cache.receive_rows(ids))``. The rows must not change.
 
     Args:
         store: ``DistTensor`` of shape (N, ...), for example the node features.
@@ -60,8 +60,7 @@ class FeatureCache:
         self.slot_of = torch.full((self.shape[0],), ABSENT, dtype=torch.int32)
         self.slot_of[book.partid2nids(book.partid)] = torch.arange(self.num_local_rows, dtype=torch.int32)
         self.used = 0  # cached rows
-        self.num_requested = 0  # remote rows that all batches needed
-        self.hits = 0  # those of them that were in the cache
+        self.num_requested = self.hits = 0  # remote rows that all batches needed, and those that were in the cache
         self.last_batch_counts = 0, 0  # distinct rows of the last batch that were on this machine and that were pulled
         self._scratch = torch.full_like(self.slot_of, ABSENT) if scratch is None else scratch
         self._cached = torch.empty(self.capacity, dtype=torch.int64)  # node ID of each cached row
@@ -140,9 +139,6 @@ class FeatureCache:
         pointer = F.pad(remote_before[1:][lists], (1, 0))
         total.index_add_(0, lists, sums(slots[remote] - self.num_local_rows, self.rows, pointer))
         return total.div_(indptr.diff().clamp(min=1).unsqueeze(1))
-
-    def __getitem__(self, ids: Tensor) -> Tensor:
-        return self.read(self.receive_rows(ids))
 
     def cancel(self) -> None:
         """Discard the announced batches, and wait for the requested rows."""

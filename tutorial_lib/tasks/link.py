@@ -145,7 +145,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def _loader(self, edges: Tensor, negatives: int | Tensor, *, train: bool = False, **sizes: int) -> EdgeLoader:
         config = self.config
-        common: JsonObject = {"threads": config.sampling_threads, "shuffle": train, "training": train, **sizes}
+        common: JsonObject = {"threads": 1, "shuffle": train, "training": train, **sizes}
         common["seed"] = derive_seed(config.seed, get_rank(), train)
         return EdgeLoader(self.training_graph, edges, config.fanouts, config.batch_size, negatives=negatives, **common)
 

@@ -84,7 +84,7 @@ class NodeTask(Task[Batch, NodeInputs]):
         return int(self.predict_and_compare(model(blocks, rows), labels)[1].sum()), len(labels)
 
     def evaluate(self) -> TrainResult:
-        source = make_adjacency_source(self.pipeline.sampler, self.config.cache) if self.pipeline else graph_batches
+        source = make_adjacency_source(p, self.model, self.config.cache) if (p := self.pipeline) else graph_batches
         h = layerwise_inference(self.model, source, self.features, self.shard, self.config.eval_batch_size)
         scores = score_nodes(self.shard, h, self.labels, self.predict_and_compare)
         return TrainResult(*scores, score_name=self.score_name)
@@ -96,9 +96,8 @@ class NodeTask(Task[Batch, NodeInputs]):
         if self.pipeline is not None:
             means = self.features.shape[1] <= config.hidden_size
             return PipelineLoader(self.pipeline, ids, config.fanouts, config.batch_size, means=means, **common)
-        common["threads"] = config.sampling_threads
         seeds = {self.shard.target: ids} if len(self.shard.graph.ntypes) > 1 else ids
-        return BatchLoader(self.shard.graph, seeds, config.fanouts, config.batch_size, **common)
+        return BatchLoader(self.shard.graph, seeds, config.fanouts, config.batch_size, threads=1, **common)
 
 
 class EmbeddingTask(NodeTask):

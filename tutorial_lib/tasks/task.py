@@ -15,8 +15,7 @@ from tutorial_lib.models.graphsage import Block, FirstLayer
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.loader import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
-from tutorial_lib.sampling.neighbors import NeighborSampler
-from tutorial_lib.sampling.pipeline import prefetch
+from tutorial_lib.sampling.pipeline import Pipeline, prefetch
 from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_original_id, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, ProgressReporter, local_and_remote_bytes, no_events
@@ -218,19 +217,26 @@ def graph_batches(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[A
         yield batch.seeds, block, rows
 
 
-def make_adjacency_source(sampler: NeighborSampler, budget: int) -> BatchSource:
+def make_adjacency_source(pipeline: Pipeline, model: Any, budget: int) -> BatchSource:
     """Return a source of batches from the adjacency of this machine, with ``budget`` bytes for remote rows."""
+    layers, features, sampler = iter(model.layers), pipeline.cache, pipeline.sampler
 
-    def read(store: DistTensor, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, Tensor, Tensor], None, None]:
-        cache = FeatureCache(store, sampler.book, budget)
+    def read(own: Tensor, store: DistTensor, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, ...], None, None]:
+        cache = features if store is features.store else FeatureCache(store, sampler.book, budget)
         for ids in parts:
             indptr, sources = sampler.sample(ids, FULL)
             slots = cache.receive_rows(torch.cat([ids.to(sampler.dtype), sources]))
-            yield ids, cache.read(slots[: len(ids)]), cache.mean(slots[len(ids) :], indptr)
+            yield ids, own[slots[: len(ids)].long()], cache.mean(slots[len(ids) :], indptr)
 
     def source(shard: Shard, x: DistTensor, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()
-        for part, *rows in prefetch(read(x, parts), 1):
-            yield part, None, FirstLayer(*shard.placement.to_device([], *rows)[1:])
+        multiply, store = next(layers).fc_neigh, x
+        if short := x is not features.store and multiply.out_features < multiply.in_features:  # to exchange short rows
+            store = shard.new_store("multiplied", multiply.out_features, shard.target)
+            for part in parts:
+                store[part] = multiply(x[part].to(shard.placement.device)).cpu()
+            barrier()
+        for part, *rows in prefetch(read(x.local_partition, store, parts), 1):
+            yield part, None, FirstLayer(*shard.placement.to_device([], *rows)[1:], multiplied=short)
 
     return source

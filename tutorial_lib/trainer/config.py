@@ -16,7 +16,6 @@ class TrainConfig:
         hidden_size: Width of the hidden layers.
         learning_rate: Learning rate of Adam.
         eval_batch_size: Nodes per batch of the exact evaluation.
-        sampling_threads: Sampling threads of a trainer. With one thread, equal seeds sample equal batches.
         task: One of node, link, embedding and hetero.
         embedding_size: Width of learnable embeddings, if a task has them.
         embedding_learning_rate: Learning rate of learnable embeddings.
@@ -34,7 +33,6 @@ class TrainConfig:
     learning_rate: float = 0.006
     eval_batch_size: int = 5000
     seed: int = 0
-    sampling_threads: int = 1
     task: str = "node"
     embedding_size: int = 64
     embedding_learning_rate: float = 0.01
