@@ -15,14 +15,12 @@ from fault_support import run_program
 from row_support import FakeCluster, FakeConnection, FakeDistTensor, FakePartitionBook
 
 from tutorial_lib.compat.stack import graphbolt_problem
-from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.train import run_distributed
 from tutorial_lib.sampling import neighbors
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.neighbors import NeighborSampler
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader, batch_executor, prefetch
-from tutorial_lib.tasks import check_loader
 from tutorial_lib.tools.options import complete_config
 from tutorial_lib.trainer.config import TrainConfig
 
@@ -130,13 +128,9 @@ def test_prefetch_closes_failed_or_abandoned_generator():
     assert closed == ["batches_0"] * 2
 
 
-def test_loader_and_cache_options():
-    with pytest.raises(InputError, match="--loader fast"):
-        check_loader(TrainConfig(loader="fast"), 0)
-    with pytest.raises(InputError, match="--loader pipeline with --samplers 2 and --task node is not possible"):
-        check_loader(TrainConfig(loader="pipeline"), 2)
-    for loader, samplers, cache, size in (("auto", 2, "0", 0), ("pipeline", 0, "1.5MB", 1_500_000)):
-        assert complete_config(TrainConfig(loader=loader), 0, "5", cache, samplers).cache == size
+def test_cache_option():
+    for cache, size in (("0", 0), ("1.5MB", 1_500_000)):
+        assert complete_config(TrainConfig(), 0, "5", cache).cache == size
 
 
 @pytest.mark.cluster

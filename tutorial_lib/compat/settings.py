@@ -1,14 +1,16 @@
-"""Settings of DGL 2.1.0 and of glibc that have no option: seeds, the sleep of a server, and freed memory."""
+"""Settings of DGL 2.1.0, torch and glibc that have no option: seeds, the sleep of a server, imports, freed memory."""
 
 import ctypes
-import inspect
+import sys
 import time
 from importlib import import_module
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
+import dgl
 import numpy as np
+import torch
+from dgl.utils import get_num_threads, set_num_threads
 
-SERVER_SLEEP = "time.sleep(3)  # wait for clients' receivers ready\n"
 # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD (32 MiB is the largest value) and M_MMAP_MAX of glibc's malloc.h
 KEEP_MEMORY = {-1: 2**31 - 1, -2: 64 << 20, -3: 32 << 20, -4: 0}
 
@@ -24,9 +26,6 @@ def seed_dgl(value: int) -> None:
     DGL seeds a generator per thread with the seed plus the number of the thread, and numbers the threads in the order
     of their first seed. With two threads, the main thread came second in about one process of three.
     """
-    import dgl
-    from dgl.utils import get_num_threads, set_num_threads
-
     threads = get_num_threads()
     set_num_threads(1)
     dgl.seed(0)
@@ -36,13 +35,8 @@ def seed_dgl(value: int) -> None:
 
 def shorten_server_sleep() -> None:
     """Let a server sleep 0.3 s instead of 3 s for its clients, which are ready within milliseconds."""
-    rpc_server = import_module("dgl.distributed.rpc_server")
-
-    def sleep(seconds: float) -> None:
-        time.sleep(0.3 if seconds == 3 else seconds)
-
-    if SERVER_SLEEP in inspect.getsource(rpc_server.start_server):  # not in other versions of DGL
-        vars(rpc_server)["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
+    shorter = {"sleep": lambda seconds: time.sleep(0.3 if seconds == 3 else seconds)}
+    vars(import_module("dgl.distributed.rpc_server"))["time"] = SimpleNamespace(**{**vars(time), **shorter})
 
 
 def keep_freed_memory() -> None:
@@ -54,3 +48,23 @@ def keep_freed_memory() -> None:
 def release_freed_memory() -> None:
     """Return freed memory to the kernel, before work that needs blocks of other sizes."""
     ctypes.CDLL(None).malloc_trim(0)
+
+
+class LazyDynamo(ModuleType):
+    """Replaces ``torch._dynamo``. Any other name than these two, which optimizers use, imports the real module."""
+
+    disable = staticmethod(lambda fn, *_args, **_options: fn)
+    graph_break = staticmethod(lambda: None)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        if sys.modules[self.__name__] is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+def postpone_dynamo() -> None:
+    """Import ``torch._dynamo``, which imports sympy, only when code uses it. It takes longer than torch and DGL."""
+    if "torch._dynamo" not in sys.modules:
+        sys.modules["torch._dynamo"] = torch._dynamo = LazyDynamo("torch._dynamo")  # type: ignore[assignment]

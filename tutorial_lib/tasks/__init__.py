@@ -60,14 +60,6 @@ def uses_pipeline(config: TrainConfig, samplers: int = 0) -> bool:
     return TASKS[config.task].pipeline and config.loader != "dgl" and not samplers
 
 
-def check_loader(config: TrainConfig, samplers: int) -> None:
-    """Raise an InputError for a loader that is not possible."""
-    if config.loader not in (("auto", "dgl", "pipeline") if uses_pipeline(config, samplers) else ("auto", "dgl")):
-        tasks = " or ".join(name for name, task in TASKS.items() if task.pipeline)
-        text = f"--loader {config.loader} with --samplers {samplers} and --task {config.task} is not possible"
-        raise InputError(text, f"Use --loader auto, dgl or, for --task {tasks} without sampler processes, pipeline.")
-
-
 def get_task_class(name: str) -> Any:
     """Return the subclass of ``Task`` of a name that ``check_task`` accepts."""
     return getattr(import_module(f"tutorial_lib.tasks.{TASKS[name].module}"), TASKS[name].subclass)

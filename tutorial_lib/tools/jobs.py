@@ -59,7 +59,7 @@ def train(
     layout = opts.choose_machines(layout, ssh, options)
     if single_process and (layout.trainers, layout.samplers, layout.servers) != (1, 0, 1):
         raise InputError("--single-process cannot be used with --trainers, --samplers or --servers")
-    config = opts.complete_config(config, source.seed, fanouts, cache, layout.samplers)
+    config = opts.complete_config(config, source.seed, fanouts, cache)
     folder = check_run_folder(out or default_run_folder(source.name), resume=checkpointing.resume)
     from tutorial_lib.job.train import run_distributed, run_single  # only now: most mistakes are reported before
 

@@ -14,7 +14,6 @@ from tutorial_lib.errors import InputError, check_trust
 from tutorial_lib.files import JsonObject, parse_memory, read_json
 from tutorial_lib.job.folder import OPTIONS_FILE
 from tutorial_lib.job.layout import Layout, SshMachines
-from tutorial_lib.tasks import check_loader
 from tutorial_lib.trainer.config import TrainConfig
 
 PROGRAM = "python -m tutorial_lib"
@@ -88,13 +87,12 @@ def check_ranges(names: Callable[[str], str], _kind: object, instance: object) -
 OverSsh = Annotated[SshMachines | None, flatten("Machines over ssh", names=dgl_option_name, show_default=False)]
 
 
-def complete_config(config: TrainConfig, seed: int, fanouts: str, cache: str, samplers: int = 0) -> TrainConfig:
+def complete_config(config: TrainConfig, seed: int, fanouts: str, cache: str) -> TrainConfig:
     """Return ``config`` with the parsed --fanouts and --cache, and the seed of the data set."""
     if not re.fullmatch(r"((^|,) *(-1|[1-9]\d{0,8}))+", fanouts):
         message = f"--fanouts {fanouts[:80]!r} is not a list of numbers, 1 to 999999999"
         raise InputError(message, "Example: 15,10,5 (-1 takes all neighbors)")
     hops = tuple(map(int, fanouts.split(",")))
-    check_loader(config, samplers)
     return replace(config, seed=seed, fanouts=hops, cache=0 if cache.strip() == "0" else parse_memory(cache))
 
 

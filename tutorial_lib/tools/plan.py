@@ -136,7 +136,8 @@ def estimate(job: Job) -> Estimate:
     batch = batch_sizes(job, cut)
     cache = job.nodes * (1 - 1 / job.machines) * (4 * job.width + 4 * job.edges / job.nodes)
     cached = min(job.config.cache, cache) if uses_pipeline(job.config) else 0.0
-    gradients = gradient_bytes(job)
+    ranks, parameters = job.machines * job.trainers, sum(2 * a * b + b for a, b in pairwise(job.widths))
+    gradients = 8 * (ranks - 1) / ranks * parameters if job.machines > 1 else 0.0  # sent by a machine in a step
     traffic = estimate_traffic(job, batch, cut, cached / cache if cache else 1.0, gradients)
     seconds = step_seconds(job, batch, traffic["rows"]["fetched"], gradients)
     seconds = {activity: job.steps * value for activity, value in seconds.items()}
@@ -169,16 +170,12 @@ def estimate_traffic(job: Job, batch: BatchSizes, cut: float, cached: float, gra
     fetched = first_fetches + (remote - first_fetches) * missed
     sent = ranks * batches * (fetched * (4 * job.width + ID_BYTES)) + job.machines * job.steps * gradients
     halo_fetches = (1 + missed) * distinct(cut * job.edges / job.machines, remote_nodes)
-    evaluation = ranks * halo_fetches * sum(4 * width + ID_BYTES for width in job.widths[:-1])
+    widths = job.widths[:-1]
+    if uses_pipeline(job.config):  # uses the cached features, and multiplies first if this gives shorter rows
+        widths = [missed * job.width, *map(min, pairwise(job.widths[1:]))]
+    evaluation = ranks * halo_fetches * sum(4 * width + ID_BYTES for width in widths)
     rows = {"input": inputs, "remote": remote, "fetched": fetched}
     return {"rows": rows, "epoch_bytes": sent, "job_bytes": epochs * sent + evaluation}
-
-
-def gradient_bytes(job: Job) -> float:
-    """Return the bytes of gradients that a machine sends in a step."""
-    ranks = job.machines * job.trainers
-    parameters = sum(2 * a * b + b for a, b in pairwise(job.widths))
-    return 8 * (ranks - 1) / ranks * parameters if job.machines > 1 else 0.0
 
 
 def memory_bytes(job: Job, batch: BatchSizes, cut: float, cached: float) -> dict[str, float]:

@@ -5,18 +5,18 @@ CONFIG is a JSON file in the run folder. It has a TrainConfig as ``train``, the 
 """
 
 import gc
-import importlib
 import os
 import sys
 
 if __name__ == "__main__":
     gc.disable()  # imports create a quarter of a million objects and no garbage
+    from tutorial_lib.compat.settings import postpone_dynamo
     from tutorial_lib.launcher.processes import FORKSERVER
     from tutorial_lib.trainer.session import serve_if_server
 
+    postpone_dynamo()
     if FORKSERVER in os.environ:  # servers and trainers share these modules
-        for module in ("dgl", "torch._dynamo", "tutorial_lib.sampling.neighbors", "tutorial_lib.tasks.run"):
-            importlib.import_module(module)
+        import tutorial_lib.tasks.run  # noqa: F401
     serve_if_server(graphbolt="--use_graphbolt" in sys.argv)  # a server exits here and skips the imports below
 
 import json
@@ -31,8 +31,6 @@ from tutorial_lib.trainer.session import open_session
 
 
 def main() -> None:
-    import torch._dynamo  # noqa: F401  torch's first optimizer would import it with the garbage collector enabled
-
     gc.enable()
     job_file, partition = Path(sys.argv[1]), Path(os.environ["DGL_CONF_PATH"]).parent
     job, out = json.loads(job_file.read_text()), job_file.parent

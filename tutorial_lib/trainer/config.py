@@ -1,6 +1,7 @@
 """Hyper-parameters of a run. The command line imports this module, so nothing here imports torch."""
 
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from tutorial_lib.files import JsonObject
 
@@ -20,7 +21,7 @@ class TrainConfig:
         embedding_size: Width of learnable embeddings, if a task has them.
         embedding_learning_rate: Learning rate of learnable embeddings.
         negatives: Nodes sampled against each edge, if a task has edges.
-        loader: One of pipeline (batches sampled ahead, remote rows cached), dgl (DGL's loader) and auto.
+        loader: auto (batches sampled ahead, remote rows cached, where the task can) or dgl (DGL's loader).
         cache: Bytes of each trainer for rows and adjacency of other machines, in the pipeline. See the command `plan`.
         ahead: Batches that are sampled ahead of their use, in the pipeline.
     """
@@ -37,7 +38,7 @@ class TrainConfig:
     embedding_size: int = 64
     embedding_learning_rate: float = 0.01
     negatives: int = 1
-    loader: str = "auto"
+    loader: Literal["auto", "dgl"] = "auto"
     cache: int = 256_000_000
     ahead: int = 2
 
