@@ -11,8 +11,6 @@ import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = {path.name[:2]: path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))}
-
-
 STATUS = re.compile(r"run|exercise|GPU|CPU only|text only|not possible: .+")
 SOURCES = re.compile(r"([1-4+](, [1-4+])*)?")
 PROGRAM = re.compile(r"%%writefile scripts/(?:mine/)?(\w+)\.(?:py|sbatch)\n")

@@ -187,8 +187,6 @@ def make_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 ERROR = new_output("error", ename="ValueError", evalue="no", traceback=["ValueError: no"])
-
-
 BROKEN = {
     "not executed": (lambda nb: nb.cells[1].update(execution_count=None), "not executed in order.*\\[None, 2\\]"),
     "error": (lambda nb: nb.cells[1].outputs.append(ERROR), "cell 1: error output: ValueError: no"),

@@ -24,8 +24,6 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 METHODS = pytest.mark.parametrize("start", [fork, spawn])
 LIMIT = 100.0  # against hangs: on a busy computer, a spawned rank needs half a minute to start
 HELPERS = str(Path(__file__).parents[1] / "helpers")
-
-
 ENVIRONMENT = {"PYTHONPATH": HELPERS, "OMP_NUM_THREADS": "2"}
 
 

@@ -8,6 +8,13 @@ from row_support import FakeConnection, FakeDistTensor, FakePartitionBook
 from tutorial_lib.sampling.feature_cache import FeatureCache
 
 
+def slots_of(cache, ids):
+    cache.cancel()
+    cache.announce(ids)
+    cache.request()
+    return cache.receive_rows()
+
+
 @pytest.mark.parametrize(("room", "begin", "end"), [(0, 20, 45), (3, 20, 45), (100, 20, 45), (100, 0, 0)])
 def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
     """The rows of this machine are neither pulled nor copied. A part can be empty."""
@@ -19,7 +26,7 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
     assert (cache.row_bytes, cache.capacity) == (400, min(room, remote))
     for _ in range(6):
         ids = torch.randint(60, (30,), generator=generator, dtype=torch.int32)
-        assert torch.equal(cache.read(cache.receive_rows(ids)), everything[ids.long()])
+        assert torch.equal(cache.read(slots_of(cache, ids)), everything[ids.long()])
     assert cache.used == min(room, remote, cache.num_requested - cache.hits)
     pulled = [node for asked in tensor.asked for node in asked]
     assert all(not begin <= node < end for node in pulled)
@@ -27,7 +34,7 @@ def test_rows_are_those_of_the_tensor(monkeypatch, room, begin, end):
     if room == 100:
         assert len(pulled) == len(set(pulled))  # nothing is pulled twice
     tensor.local_partition[:] = 3.0
-    assert (cache.read(cache.receive_rows(torch.arange(begin, end))) == 3.0).all()
+    assert (cache.read(slots_of(cache, torch.arange(begin, end))) == 3.0).all()
 
 
 def fewest_pulls(batches, room):
@@ -80,7 +87,7 @@ def test_read_and_cancel_drop_announced_batches(monkeypatch, early):
         if early:
             cache.request()
         other = torch.arange(first + 4, first + 20)
-        assert torch.equal(cache.read(cache.receive_rows(other)), everything[other])
+        assert torch.equal(cache.read(slots_of(cache, other)), everything[other])
     cache.announce(torch.arange(12))
     cache.request()
     cache.cancel()
@@ -98,4 +105,4 @@ def test_means_over_cache_slots(monkeypatch, own):
     ids[:10], ids[10:20] = 22, 50
     indptr = torch.tensor([0, 0, 5, 10, 15, 15, 30, 40, 40], dtype=torch.int32)
     expected = F.embedding_bag(ids, everything, indptr, mode="mean", include_last_offset=True)
-    assert torch.allclose(cache.mean(cache.receive_rows(ids), indptr), expected, atol=1e-6)
+    assert torch.allclose(cache.mean(slots_of(cache, ids), indptr), expected, atol=1e-6)

@@ -25,8 +25,6 @@ from tutorial_lib.tools.options import complete_config
 from tutorial_lib.trainer.config import TrainConfig
 
 TRAINER = Path(__file__).parents[1] / "programs" / "pipeline_trainer.py"
-
-
 FEATURES = torch.randn(60, 5)
 
 
@@ -129,8 +127,7 @@ def test_prefetch_closes_failed_or_abandoned_generator():
 
 
 def test_cache_option():
-    for cache, size in (("0", 0), ("1.5MB", 1_500_000)):
-        assert complete_config(TrainConfig(), 0, "5", cache).cache == size
+    assert [complete_config(TrainConfig(), 0, "5", size).cache for size in ("0", "1.5MB")] == [0, 1_500_000]
 
 
 @pytest.mark.cluster

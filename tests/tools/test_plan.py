@@ -30,16 +30,16 @@ def job_at(scale: float, machines: int = 2, wire: float | None = None, **config:
 
 # benchmarks/RESULTS.md, plan: MB of the largest server and trainer, MB of the job, seconds of a later epoch.
 MEASURED = [
-    (job_at(0.01), (468, 709, 68, 0.20)),
-    (job_at(0.02, wire=1e9, fanouts=(10, 10, 10)), (498, 1048, 132, 0.62)),
-    (job_at(0.02, 4, 2e8, cache=4_000_000, batch_size=500), (477, 728, 493, 1.32)),
-    (job_at(0.04), (641, 1272, 261, 0.82)),
-    (job_at(0.04, wire=2e8, cache=0), (635, 1100, 765, 3.02)),
-    (job_at(0.04, 4, 1e9, fanouts=(15, 10)), (498, 825, 371, 0.39)),
-    (job_at(0.06, wire=1e9, cache=8_000_000, fanouts=(10, 5)), (713, 887, 325, 0.33)),
-    (job_at(0.06, 4, cache=32_000_000), (622, 1278, 1156, 1.64)),
-    (job_at(0.08, wire=1e9), (902, 1978, 513, 2.40)),
-    (job_at(0.08, 4, 2e8, fanouts=(10, 5, 5)), (708, 1541, 1197, 1.84)),
+    (job_at(0.01), (425, 566, 44, 0.20)),
+    (job_at(0.02, wire=1e9, fanouts=(10, 10, 10)), (451, 818, 85, 0.62)),
+    (job_at(0.02, 4, 2e8, cache=4_000_000, batch_size=500), (435, 648, 386, 1.32)),
+    (job_at(0.04), (536, 1020, 170, 0.82)),
+    (job_at(0.04, wire=2e8, cache=0), (528, 886, 599, 3.02)),
+    (job_at(0.04, 4, 1e9, fanouts=(15, 10)), (436, 612, 175, 0.39)),
+    (job_at(0.06, wire=1e9, cache=8_000_000, fanouts=(10, 5)), (567, 645, 147, 0.33)),
+    (job_at(0.06, 4, cache=32_000_000), (499, 1054, 832, 1.64)),
+    (job_at(0.08, wire=1e9), (745, 1302, 336, 2.40)),
+    (job_at(0.08, 4, 2e8, fanouts=(10, 5, 5)), (548, 1003, 757, 1.84)),
 ]
 
 

@@ -39,7 +39,7 @@ class Request(NamedTuple):
 
 
 class FeatureCache:
-    """Reads rows of a ``DistTensor`` by node ID: ``cache.read(cache.receive_rows(ids))``. The rows must not change.
+    """Reads rows of a ``DistTensor`` by node ID, in batches. The rows must not change.
 
     Args:
         store: ``DistTensor`` of shape (N, ...), for example the node features.
@@ -99,12 +99,8 @@ class FeatureCache:
         sent = send_requests(self.book, absent, lambda part_ids: PullRequest(key, part_ids)) if len(absent) else {}
         self._requests.append(Request(slots, num_rows, len(remote), len(absent), positions, moves, sent))
 
-    def receive_rows(self, ids: Tensor | None = None) -> Tensor:
+    def receive_rows(self) -> Tensor:
         """Wait for the rows of the first requested batch and return their int32 slots, valid until the next call."""
-        if ids is not None:  # a batch that was not announced
-            self.cancel()
-            self.announce(ids)
-            self.request()
         request = self._requests.popleft()
         new_positions, old_positions = request.moves
         self.rows[new_positions] = self.rows[old_positions]  # the rows of the batch before this one have been read

@@ -1,6 +1,7 @@
 """The interface of a task, the part of a graph that one process computes, and exact inference over all neighbors."""
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.data.base import Dataset
 from tutorial_lib.errors import InputError
-from tutorial_lib.models.graphsage import Block, FirstLayer
+from tutorial_lib.models.graphsage import Block, FirstLayer, SAGEConv
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
 from tutorial_lib.sampling.loader import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
@@ -217,16 +218,24 @@ def graph_batches(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[A
         yield batch.seeds, block, rows
 
 
-def make_adjacency_source(pipeline: Pipeline, model: Any, budget: int) -> BatchSource:
+def make_adjacency_source(pipeline: Pipeline, model: nn.Module, budget: int) -> BatchSource:
     """Return a source of batches from the adjacency of this machine, with ``budget`` bytes for remote rows."""
-    layers, features, sampler = iter(model.layers), pipeline.cache, pipeline.sampler
+    layers = (module for module in model.modules() if isinstance(module, SAGEConv))
+    features, sampler = pipeline.cache, pipeline.sampler
 
     def read(own: Tensor, store: DistTensor, parts: tuple[Tensor, ...]) -> Generator[tuple[Tensor, ...], None, None]:
         cache = features if store is features.store else FeatureCache(store, sampler.book, budget)
-        for ids in parts:
-            indptr, sources = sampler.sample(ids, FULL)
-            slots = cache.receive_rows(torch.cat([ids.to(sampler.dtype), sources]))
-            yield ids, own[slots[: len(ids)].long()], cache.mean(slots[len(ids) :], indptr)
+        requested = deque[tuple[Tensor, Tensor]]()
+        for ids in (*parts, None):
+            if ids is not None:
+                indptr, sources = sampler.sample(ids, FULL)
+                cache.announce(torch.cat([ids.to(sampler.dtype), sources]))
+                cache.request()
+                requested.append((ids, indptr))
+            if len(requested) == 2 or (ids is None and requested):  # two requests are in flight
+                ids, indptr = requested.popleft()
+                own_slots, slots = cache.receive_rows().tensor_split([len(ids)])
+                yield ids, own[own_slots.long()], cache.mean(slots, indptr)
 
     def source(shard: Shard, x: DistTensor, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()

@@ -22,8 +22,8 @@ from tutorial_lib.trainer.config import TrainConfig
 
 NOT_IN_PLAN = "seed fanouts cache learning_rate task embedding_size embedding_learning_rate"
 
-SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES = 0.44e9, 0.46e9, 0.45e9  # of a process without a graph
-SHARED_BYTES = 0.42e9  # of the pages that all processes of a machine share
+SERVER_BYTES, TRAINER_BYTES, COMMAND_BYTES = 0.40e9, 0.28e9, 0.05e9  # of a process without a graph
+SHARED_BYTES = 0.27e9  # of the pages that all processes of a machine share
 BYTES_PER_SERVER_EDGE = {"dgl": (43, 22), "pipeline": (20, 5)}  # of a part, while a server loads it and afterwards
 BYTES_PER_SERVER_NODE, BYTES_PER_TRAINER_NODE, BYTES_PER_TRAINER_EDGE = 24, 8, 12
 ID_BYTES = 8  # of a node ID in a request
@@ -171,8 +171,8 @@ def estimate_traffic(job: Job, batch: BatchSizes, cut: float, cached: float, gra
     sent = ranks * batches * (fetched * (4 * job.width + ID_BYTES)) + job.machines * job.steps * gradients
     halo_fetches = (1 + missed) * distinct(cut * job.edges / job.machines, remote_nodes)
     widths = job.widths[:-1]
-    if uses_pipeline(job.config):  # uses the cached features, and multiplies first if this gives shorter rows
-        widths = [missed * job.width, *map(min, pairwise(job.widths[1:]))]
+    if uses_pipeline(job.config):  # multiplies first if this gives shorter rows
+        widths = [job.width, *map(min, pairwise(job.widths[1:]))]
     evaluation = ranks * halo_fetches * sum(4 * width + ID_BYTES for width in widths)
     rows = {"input": inputs, "remote": remote, "fetched": fetched}
     return {"rows": rows, "epoch_bytes": sent, "job_bytes": epochs * sent + evaluation}

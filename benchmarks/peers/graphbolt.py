@@ -1,0 +1,85 @@
+"""GraphBolt as a peer: two DDP ranks on one machine, each on its own core, as in DGL's multi-GPU example.
+
+The parent loads the graph and spawns the ranks, which share it. The training nodes are sorted by part, and each rank
+shuffles its own half, so the ranks train the nodes of the two machines of the other systems.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import dgl.graphbolt as gb
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from recording import (
+    BATCH_SIZE,
+    CLASSES,
+    DROPOUT,
+    FANOUTS,
+    HIDDEN,
+    LEARNING_RATE,
+    WIDTH,
+    Recorder,
+    leave,
+    parse_options,
+)
+
+sys.path.append(str(Path(__file__).parents[1]))
+from guide_loop import GraphSAGE
+
+RANKS = 2
+
+
+def run(
+    rank: int,
+    graph: gb.FusedCSCSamplingGraph,
+    features: gb.FeatureStore,
+    items: gb.ItemSet,
+    options: argparse.Namespace,
+) -> None:
+    """Train as one rank."""
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{options.out}/store", rank=rank, world_size=RANKS)
+    torch.manual_seed(options.seed)
+    model = torch.nn.parallel.DistributedDataParallel(GraphSAGE(WIDTH, HIDDEN, CLASSES, len(FANOUTS), DROPOUT))
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    torch.manual_seed(options.seed * 1000 + rank)
+    pipe = gb.DistributedItemSampler(items, batch_size=BATCH_SIZE, shuffle=True, drop_uneven_inputs=False)
+    # GraphBolt takes the fan-outs from the outermost hop to the innermost, as DGL does.
+    pipe = pipe.sample_neighbor(graph, FANOUTS).fetch_feature(features, node_feature_keys=["feat"])
+    loader = gb.DataLoader(pipe, num_workers=0)
+    recorder = Recorder(options.out, rank)
+    recorder.note("start")
+    for epoch in range(options.epochs):
+        begin, losses = time.perf_counter(), []
+        model.train()
+        with model.join():
+            for batch in loader:
+                loss = F.cross_entropy(model(batch.blocks, batch.node_features["feat"]), batch.labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        recorder.save(epoch, time.perf_counter() - begin, sum(losses) / len(losses), model.module.state_dict())
+    leave()
+
+
+def main() -> None:
+    """Load the graph, and start the ranks."""
+    options = parse_options()
+    mp.set_sharing_strategy("file_system")
+    data = torch.load(options.data / "graph.pt", weights_only=True)
+    graph = gb.fused_csc_sampling_graph(data["indptr"], data["indices"])
+    features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(data["feat"])})
+    train = torch.cat([(data["train"] & (data["part"] == part)).nonzero().flatten() for part in range(RANKS)])
+    items = gb.ItemSet((train, data["label"][train]), names=("seed_nodes", "labels"))
+    mp.spawn(run, args=(graph, features, items, options), nprocs=RANKS)
+
+
+if __name__ == "__main__":
+    main()
