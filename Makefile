@@ -1,5 +1,5 @@
 # Each target makes .venv first if it is missing or stale, and reuses it afterwards.
-.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-scale bench-growth bench-plan lint lab book finale doctor venv lock clean
+.PHONY: help run test test-quick mutants test-browser test-modern test-gpu test-root test-soak fault-table bench bench-peers bench-scale bench-growth bench-plan lint lab book finale doctor venv lock clean
 .DEFAULT_GOAL := help
 
 # STACK=modern selects a current torch and numpy, in .venv-modern (docs/installation.md). It is the default on a
@@ -21,6 +21,7 @@ help:
 	@echo "make test-soak     start ten jobs with a random fault each (python tests/soak --launches N for more)"
 	@echo "make fault-table   run the fault tests and write their results to docs/faults.md"
 	@echo "make bench         compare the training loop with the guide's loop and with the computation alone"
+	@echo "make bench-peers   compare train with GraphBolt, GLT and DGL's guide (about an hour, installs 5 GB)"
 	@echo "make bench-scale   measure caches that are smaller than the graph"
 	@echo "make bench-growth  measure more machines and larger graphs"
 	@echo "make bench-plan    compare the estimates of plan with measurements"
@@ -90,6 +91,15 @@ fault-table: venv
 bench: venv
 	$(PY) benchmarks/bench.py
 
+# GraphLearn-for-PyTorch has wheels for Python 3.11 and older only, and needs another torch.
+.venv-peers/bin/python: benchmarks/peers/requirements.txt
+	@python=$$(for p in $(PYTHON) python3.11 python3.10; do $$p -c 'import ensurepip, sys; sys.exit(sys.version_info[:2] > (3, 11))' \
+	  2>/dev/null && echo $$p && break; done); test -n "$$python" || { echo "bench-peers needs Python 3.10 or 3.11" >&2; exit 2; }; \
+	$$python -m venv --clear .venv-peers && .venv-peers/bin/pip install -q -r benchmarks/peers/requirements.txt && touch $@
+
+bench-peers: venv .venv-peers/bin/python
+	$(PY) benchmarks/peers.py
+
 bench-scale: venv
 	$(PY) benchmarks/scale.py
 
@@ -133,4 +143,4 @@ lock: venv
 clean:
 	@STACK=default sh scripts/make_venv.sh remove
 	@STACK=modern sh scripts/make_venv.sh remove
-	rm -rf .pytest_cache .ruff_cache book/build data/cache data/partitions
+	rm -rf .venv-peers .pytest_cache .ruff_cache book/build data/cache data/partitions

@@ -47,19 +47,19 @@ def tutorial_lib(*words: object) -> list[str]:
     return [sys.executable, "-m", "tutorial_lib", *map(str, words)]
 
 
-def commands_of(system: str, data: Path, out: Path, scale: float, epochs: int, seed: int) -> list[list[str]]:
+def commands_of(system: str, data: Path, out: Path, epochs: int, seed: int) -> list[list[str]]:
     """Return the commands of a run, which start at the same time."""
     options = ["--data", str(data), "--out", str(out), "--epochs", str(epochs), "--seed", str(seed)]
     if system == "ours":
-        settings = ["--scale", scale, "--epochs", epochs, "--seed", seed, "--learning-rate", 0.003]
-        return [tutorial_lib("train", "--on", MACHINES, *settings, "--out", out / "run")]
+        return [[sys.executable, str(PEERS / "ours.py"), *options, MACHINES]]
     if system == "guide":
-        config = json.loads((data / "config.json").read_text())
+        config = json.loads((data / "config.json").read_text())["part_config"]
         script = [sys.executable, PEERS / "guide.py", *options]
         where = ["--part_config", config, "--ip_config", out / "ip_config.txt", "--out", out / "logs"]
         return [tutorial_lib("launch", "--on", MACHINES, *where, "--num_omp_threads", 1, *script)]
     if system == "GraphBolt":
-        return [[sys.executable, str(PEERS / "graphbolt.py"), *options]]
+        script = [sys.executable, str(PEERS / "graphbolt.py"), *options]
+        return [["env", f"RANK={rank}", "OMP_NUM_THREADS=1", *script] for rank in range(2)]
     commands = []
     for rank in range(2):
         # GLT and gloo must not choose the loopback interface.
@@ -149,7 +149,7 @@ def execute(system: str, wire: str, data: Path, settings: Run, *, memory: bool) 
         start = time.time()
         processes = [
             subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-            for command in commands_of(system, data, out, scale, epochs, seed)
+            for command in commands_of(system, data, out, epochs, seed)
         ]
         watcher = Watcher(processes, out, memory)
         watcher.start()

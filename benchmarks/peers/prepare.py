@@ -31,7 +31,8 @@ def main() -> None:
     torch.save(tensors["label"], folder / "label.pt")
     for rank in range(2):
         torch.save((masks["train"] & (part == rank)).nonzero().flatten(), folder / f"train-{rank}.pt")
-    (folder / "config.json").write_text(json.dumps(str(partition.config)))  # the last file
+    description = {"scale": scale, "part_config": str(partition.config), "report": vars(partition.report)}
+    (folder / "config.json").write_text(json.dumps(description))  # the last file
 
 
 if __name__ == "__main__":

@@ -20,13 +20,18 @@ from node_task import NodeTask
 from seeds import seed_job
 from support.lessons.bandwidth import set_bandwidth
 from train import train_epoch
-from tutorial_lib.sampling.feature_cache import FeatureCache as LibraryCache
+from tutorial_lib.sampling import feature_cache
+
+
+class LibraryCache(feature_cache.FeatureCache):  # reads one batch at a time here, so it does not look ahead
+    def __getitem__(self, ids):
+        self.announce(ids)
+        self.request()
+        return self.read(self.receive_rows())
 
 
 class CountingTask(NodeTask):
-    """Count the rows of the batches, and the remote rows among them."""
-
-    rows = remote = 0
+    rows = remote = 0  # of its batches, and of these rows those that other machines store
 
     def read(self, sample):
         book, ids = self.g.get_partition_book(), sample[1][0].srcdata[dgl.NID]
@@ -41,8 +46,7 @@ def open_table(g, name):
     if name == "none":
         return feat
     *kind, share = name.split("-")
-    remote = g.num_nodes() - len(book.partid2nids(book.partid))
-    size = int(float(share) * remote) * feat.shape[1] * 4
+    size = int(float(share) * (g.num_nodes() - len(book.partid2nids(book.partid)))) * feat.shape[1] * 4
     cache = LibraryCache(feat, book, size) if kind == ["library"] else FeatureCache(feat, book, size)
     if kind == ["hot"]:
         cache.fill(g.in_degrees(torch.arange(g.num_nodes())))
