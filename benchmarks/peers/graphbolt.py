@@ -39,7 +39,7 @@ def main() -> None:
     options, rank = parse_options(), int(os.environ["RANK"])
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)
-    data = torch.load(options.data / "graph.pt", mmap=True, weights_only=True)
+    data = torch.load(str(options.data / "graph.pt"), mmap=True, weights_only=True)
     graph = gb.fused_csc_sampling_graph(data["indptr"], data["indices"])
     features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(data["feat"])})
     train = torch.cat([(data["train"] & (data["part"] == part)).nonzero().flatten() for part in range(RANKS)])
