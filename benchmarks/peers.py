@@ -279,14 +279,19 @@ def time_to(run: Run, found: dict[int, list[float]], wanted: float) -> float:
 
 
 def print_tables() -> None:
-    """Print a table for each scale, number of epochs and bandwidth. Disturbed runs are left out."""
-    runs = [run for run in map(json.loads, read_lines()) if run["warm"] or not run["disturbed"]]
+    """Print a table for each scale, number of epochs and bandwidth, and the number of disturbed runs in it."""
+    runs = [*map(json.loads, read_lines())]
     for scale, epochs, wire in sorted({(run["scale"], run["epochs"], run["wire"]) for run in runs}, key=str):
         own = {}
         for run in runs:  # a repeated run replaces the earlier one
             if (run["scale"], run["epochs"], run["wire"]) == (scale, epochs, wire):
                 own[run["system"], run["seed"], run["warm"]] = run
-        print(f"\nscale {scale}, {epochs} epochs, {wire}\n\n{table([*own.values()])}")
+        if not any(not warm for _, _, warm in own):  # only warm-up runs were made
+            own = {(system, seed, False): {**run, "warm": False} for (system, seed, _), run in own.items()} | own
+        disturbed = sum(run["disturbed"] for run in own.values() if not run["warm"])
+        count = sum(not run["warm"] for run in own.values())
+        head = f"scale {scale}, {epochs} epochs, {wire}, {disturbed} of {count} runs disturbed"
+        print(f"\n{head}\n\n{table([*own.values()])}")
 
 
 def main() -> None:
