@@ -196,7 +196,7 @@ def memory_bytes(job: Job, batch: BatchSizes, cut: float, cached: float) -> dict
     trainer = private + (features + outputs) / job.trainers + 4 * stored
     machine = server + job.trainers * (private - SHARED_BYTES)
     total = COMMAND_BYTES + job.machines * machine
-    partition = COMMAND_BYTES + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
+    partition = SERVER_BYTES + max(ASSIGN_BYTES_PER_EDGE * job.edges, 4 * job.edges + WRITE_BYTES_PER_EDGE * stored)
     return {"server": server, "trainer": trainer, "machine": machine, "all machines": total, "partitioning": partition}
 
 
