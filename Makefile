@@ -92,12 +92,12 @@ bench: venv
 	$(PY) benchmarks/bench.py
 
 # GraphLearn-for-PyTorch has wheels for Python 3.11 and older only, and needs another torch.
-.venv-peers/bin/python: benchmarks/peers/requirements.txt
+.venv-peers/installed: benchmarks/peers/requirements.txt
 	@python=$$(for p in $(PYTHON) python3.11 python3.10; do $$p -c 'import ensurepip, sys; sys.exit(sys.version_info[:2] > (3, 11))' \
 	  2>/dev/null && echo $$p && break; done); test -n "$$python" || { echo "bench-peers needs Python 3.10 or 3.11" >&2; exit 2; }; \
 	$$python -m venv --clear .venv-peers && .venv-peers/bin/pip install -q -r benchmarks/peers/requirements.txt && touch $@
 
-bench-peers: venv .venv-peers/bin/python
+bench-peers: venv .venv-peers/installed
 	$(PY) benchmarks/peers.py
 
 bench-scale: venv
