@@ -8,7 +8,8 @@ All systems train GraphSAGE-mean 3 x 256 on the same graph, split and parts, wit
 rank, Adam at 0.003 and dropout 0.5. Each of the two ranks has one core and one thread. Ours, the guide and GLT run on
 the same two emulated machines, which exist before the time begins. GraphBolt runs on one machine without a network.
 Each system has a warm-up run, in which the memory is measured. Then the systems alternate in each round, and each round
-has another seed. A calibration before and after each run rejects runs on a disturbed computer.
+has another seed. A calibration before and after each run detects a disturbed computer. Such a run is repeated once, and
+the tables count the runs that remained disturbed.
 
 The runs are kept in benchmarks/out/peers, with a line for each in runs.jsonl.
 """
@@ -36,7 +37,7 @@ OUT = ROOT / "benchmarks" / "out" / "peers"
 GLT_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 MACHINES = "peers"
 SYSTEMS = ("ours", "GraphBolt", "GLT", "GLT cached", "guide")
-DISTURBED = 1.25  # a calibration that takes longer than this times the fastest one rejects the run
+DISTURBED = 1.25  # a calibration that takes longer than this times the fastest one marks the run as disturbed
 TRIES = 2
 TO_ACCURACY = 0.99  # of the best validation accuracy of any system
 Run = dict[str, Any]

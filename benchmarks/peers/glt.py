@@ -7,7 +7,6 @@ process, because one core has no room for a second one.
 
 import os
 import sys
-import time
 import types
 from itertools import pairwise
 from pathlib import Path
@@ -16,18 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from recording import (
-    BATCH_SIZE,
-    CLASSES,
-    DROPOUT,
-    FANOUTS,
-    HIDDEN,
-    LEARNING_RATE,
-    WIDTH,
-    Recorder,
-    leave,
-    parse_options,
-)
+from recording import BATCH_SIZE, CLASSES, DROPOUT, FANOUTS, HIDDEN, WIDTH, Recorder, parse_options, train
 
 
 class SparseTensor:
@@ -131,12 +119,11 @@ def main() -> None:
         graph_caching=options.cached,
         whole_node_label_file=str(options.data / "label.pt"),
     )
-    train = torch.load(options.data / f"train-{rank}.pt", weights_only=True)
+    nodes = torch.load(options.data / f"train-{rank}.pt", weights_only=True)
     glt.distributed.init_worker_group(PARTS, rank, "peers")
     dist.init_process_group("gloo", rank=rank, world_size=PARTS)
     torch.manual_seed(options.seed)
     model = torch.nn.parallel.DistributedDataParallel(GraphSAGE())
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     torch.manual_seed(options.seed * 1000 + rank)
     ports = glt.distributed.CollocatedDistSamplingWorkerOptions(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1
@@ -144,7 +131,7 @@ def main() -> None:
     loader = glt.distributed.DistNeighborLoader(
         data,
         FANOUTS[::-1],  # GLT begins with the hop next to the seeds
-        train,
+        nodes,
         batch_size=BATCH_SIZE,
         shuffle=True,
         collect_features=True,
@@ -152,20 +139,11 @@ def main() -> None:
         random_seed=options.seed * 1000 + rank,
         worker_options=ports,
     )
-    recorder = Recorder(options.out, rank)
-    recorder.note("start")
-    for epoch in range(options.epochs):
-        begin, losses = time.perf_counter(), []
-        model.train()
-        with model.join():
-            for batch in loader:
-                loss = F.cross_entropy(model(batch), batch.y[: batch.batch_size])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-        recorder.save(epoch, time.perf_counter() - begin, sum(losses) / len(losses), model.module.weights())
-    leave()
+
+    def loss_of(batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch), batch.y[: batch.batch_size])
+
+    train(Recorder(options.out, rank), options.epochs, model, loader, loss_of, model.module.weights)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ half, so the ranks train the nodes of the two machines of the other systems.
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import dgl
@@ -15,18 +14,7 @@ import dgl.graphbolt as gb
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from recording import (
-    BATCH_SIZE,
-    CLASSES,
-    DROPOUT,
-    FANOUTS,
-    HIDDEN,
-    LEARNING_RATE,
-    WIDTH,
-    Recorder,
-    leave,
-    parse_options,
-)
+from recording import BATCH_SIZE, CLASSES, DROPOUT, FANOUTS, HIDDEN, WIDTH, Recorder, parse_options, train
 
 sys.path.append(str(Path(__file__).parents[1]))
 from guide_loop import GraphSAGE
@@ -42,12 +30,11 @@ def main() -> None:
     data = torch.load(str(options.data / "graph.pt"), mmap=True, weights_only=True)
     graph = gb.fused_csc_sampling_graph(data["indptr"], data["indices"])
     features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(data["feat"])})
-    train = torch.cat([(data["train"] & (data["part"] == part)).nonzero().flatten() for part in range(RANKS)])
-    items = gb.ItemSet((train, data["label"][train]), names=("seed_nodes", "labels"))
+    nodes = torch.cat([(data["train"] & (data["part"] == part)).nonzero().flatten() for part in range(RANKS)])
+    items = gb.ItemSet((nodes, data["label"][nodes]), names=("seed_nodes", "labels"))
     dist.init_process_group("gloo", f"file://{options.out}/store", rank=rank, world_size=RANKS)
     torch.manual_seed(options.seed)
     model = torch.nn.parallel.DistributedDataParallel(GraphSAGE(WIDTH, HIDDEN, CLASSES, len(FANOUTS), DROPOUT))
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     torch.manual_seed(options.seed * 1000 + rank)
     dgl.seed(options.seed * 1000 + rank)
     gb.seed(options.seed * 1000 + rank)
@@ -55,20 +42,11 @@ def main() -> None:
     # GraphBolt takes the fan-outs from the outermost hop to the innermost, as DGL does.
     pipe = pipe.sample_neighbor(graph, FANOUTS).fetch_feature(features, node_feature_keys=["feat"])
     loader = gb.DataLoader(pipe, num_workers=0)
-    recorder = Recorder(options.out, rank)
-    recorder.note("start")
-    for epoch in range(options.epochs):
-        begin, losses = time.perf_counter(), []
-        model.train()
-        with model.join():
-            for batch in loader:
-                loss = F.cross_entropy(model(batch.blocks, batch.node_features["feat"]), batch.labels)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-        recorder.save(epoch, time.perf_counter() - begin, sum(losses) / len(losses), model.module.state_dict())
-    leave()
+
+    def loss_of(batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch.blocks, batch.node_features["feat"]), batch.labels)
+
+    train(Recorder(options.out, rank), options.epochs, model, loader, loss_of, model.module.state_dict)
 
 
 if __name__ == "__main__":

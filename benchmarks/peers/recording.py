@@ -4,8 +4,9 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,3 +48,28 @@ def leave() -> None:
     """End this process at once. gloo's destructor can hang in torch 2.2."""
     torch.distributed.barrier()
     os._exit(0)
+
+
+def train(
+    recorder: Recorder,
+    epochs: int,
+    model: torch.nn.parallel.DistributedDataParallel,
+    batches: Iterable[Any],
+    loss_of: Callable[[Any], torch.Tensor],
+    weights_of: Callable[[], Mapping[str, torch.Tensor]],
+) -> None:
+    """Train for some epochs, record each, and end the process. ``loss_of`` computes the loss of a batch."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    recorder.note("start")
+    for epoch in range(epochs):
+        begin, losses = time.perf_counter(), []
+        model.train()
+        with model.join():
+            for batch in batches:
+                loss = loss_of(batch)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        recorder.save(epoch, time.perf_counter() - begin, sum(losses) / len(losses), weights_of())
+    leave()

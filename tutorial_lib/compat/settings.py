@@ -65,6 +65,6 @@ class LazyDynamo(ModuleType):
 
 
 def postpone_dynamo() -> None:
-    """Import ``torch._dynamo``, which imports sympy, only when code uses it. It takes longer than torch and DGL."""
+    """Import ``torch._dynamo``, and with it sympy, at its first use. This takes as long as importing torch and DGL."""
     if "torch._dynamo" not in sys.modules:
         sys.modules["torch._dynamo"] = torch._dynamo = LazyDynamo("torch._dynamo")  # type: ignore[assignment]
