@@ -107,8 +107,7 @@ class Coordinator:
     def check_machines(self) -> None:
         """Check the machines. A PreflightFailed reports what would make the job fail."""
         self._event("stage", stage="checks")
-        findings = self.agents.prepare(self.remote or self.spec)
-        if findings.failed:
+        if (findings := self.agents.prepare(self.remote or self.spec)).failed:
             raise PreflightFailed(findings)
         for finding in findings:
             if finding.remedy:  # allowed, but the user should know it
@@ -135,9 +134,11 @@ class Coordinator:
                 raise
             if self._has_unsaved_steps:
                 self._warn(f"no checkpoint in the middle of the epoch: {error.message}")
-        if self._save_deadline < math.inf and not any(event["kind"] == "evaluation" for event in self.events):
+        stopped = self._save_deadline < math.inf and not any(event["kind"] == "evaluation" for event in self.events)
+        self._save_deadline = math.inf
+        if stopped:  # a signal to a DGL server that is ending already would block it until it is killed
+            self._handle_until(lambda: not self._missing([DONE]), 0.0 if self._missing(self._rank_exits) else 5.0)
             sys.exit(128 + signal.SIGTERM)
-        self._save_deadline = math.inf  # all was done in time
 
     def _find_cause(self, failure: JobFailed) -> JobFailed:
         """Return the cause of a lost connection or of a stall if it becomes known, or else the first failure."""
@@ -229,8 +230,7 @@ class Coordinator:
             self._milestones[machine_index].add(DONE)
             self.usage[machine].peak_rss = message.peak_rss
         elif isinstance(message, msg.Heartbeat):
-            offset = self.agents.clock_offsets[machine_index]
-            if offset != self._offsets.get(machine_index):
+            if (offset := self.agents.clock_offsets[machine_index]) != self._offsets.get(machine_index):
                 self._offsets[machine_index] = offset
                 self._event("clock", machine=machine, offset=offset)
             if (sent := message.bytes_sent) != self.usage[machine].bytes_sent:
