@@ -70,15 +70,17 @@ def compare_loops(partition: Any, rounds: int) -> tuple[str, Events]:
     return format_table([*head, "guide, MB sent", "ours, MB sent"], rows), events
 
 
-def compare_techniques(partition: Any, rounds: int) -> tuple[str, Events]:
+def compare_techniques(
+    partition: Any, rounds: int, bandwidths: Sequence[str], techniques: Sequence[str]
+) -> tuple[str, Events]:
     """Measure our loop without each of its techniques."""
-    names = ["guide", *TECHNIQUES]
-    settings = {"config": CONFIG.to_dict(), "bandwidths": BANDWIDTHS, "warm": 2, "rounds": rounds, "loops": names}
+    names = ["guide", *techniques]
+    settings = {"config": CONFIG.to_dict(), "bandwidths": bandwidths, "warm": 2, "rounds": rounds, "loops": names}
     events = run_job(partition, settings, on_event=show_progress)
     rows = []
-    for name in TECHNIQUES:
+    for name in techniques:
         row = [name]
-        for bandwidth in BANDWIDTHS:
+        for bandwidth in bandwidths:
             seconds, ours, guide = (
                 median(events, "seconds", bandwidth=bandwidth, loop=loop) for loop in (name, "ours", "guide")
             )
@@ -90,19 +92,19 @@ def compare_techniques(partition: Any, rounds: int) -> tuple[str, Events]:
             f"{hits / requested:.0%}" if requested else "",
         ]
         rows.append(row)
-    ratios = [text for bandwidth in BANDWIDTHS for text in (f"{bandwidth}: / ours", "/ guide")]
+    ratios = [text for bandwidth in bandwidths for text in (f"{bandwidth}: / ours", "/ guide")]
     text = format_table(["loop", *ratios, "MB sent", "cache hits"], rows)
     more_rows = []
     for title, options, samplers in (
         ("freed memory returned to the kernel, small pages", {"keep_freed_memory": False}, 0),
         ("the guide's loop with one sampler process per trainer", {"loops": ["guide", "alone"]}, 1),
     ):
-        settings = {"config": CONFIG.to_dict(), "bandwidths": BANDWIDTHS, "warm": 3, "rounds": rounds, "loops": LOOPS}
+        settings = {"config": CONFIG.to_dict(), "bandwidths": bandwidths, "warm": 3, "rounds": rounds, "loops": LOOPS}
         settings |= options
         job_events = run_job(partition, settings, samplers=samplers, on_event=show_progress)
         events += [{**event, "job": title} for event in job_events]
         seconds = {
-            name: [median(job_events, "seconds", bandwidth=bandwidth, loop=name) for bandwidth in BANDWIDTHS]
+            name: [median(job_events, "seconds", bandwidth=bandwidth, loop=name) for bandwidth in bandwidths]
             for name in LOOPS
         }
         row = [title, ", ".join(f"{value:.2f}" for value in seconds["guide"])]
@@ -110,7 +112,7 @@ def compare_techniques(partition: Any, rounds: int) -> tuple[str, Events]:
             pairs = zip(seconds[name], seconds["alone"], strict=True)
             row.append(", ".join(f"{own / alone:.2f}" for own, alone in pairs) if name in settings["loops"] else "")
         more_rows.append(row)
-    head = ["separate job (unshaped, 1gbit, 200mbit)", "guide, s", "guide / compute alone", "ours / compute alone"]
+    head = [f"separate job ({', '.join(bandwidths)})", "guide, s", "guide / compute alone", "ours / compute alone"]
     return text + "\n\n" + format_table(head, more_rows), events
 
 
@@ -202,6 +204,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="number of measured epochs of each loop")
     parser.add_argument("--epochs", type=int, default=10, help="number of epochs before accuracies are compared")
     parser.add_argument("--scale", type=float, default=0.04, help="size of the graph, 1 for that of ogbn-products")
+    parser.add_argument("--bandwidths", nargs="+", choices=BANDWIDTHS, default=BANDWIDTHS, help="of techniques")
+    parser.add_argument("--techniques", nargs="+", choices=TECHNIQUES, default=TECHNIQUES, help="default: all")
     parser.add_argument("--root", type=Path, help="folder of caches and partitions (default: data/)")
     options = parser.parse_args()
     partition = partition_of(options.scale, 2, options.root)
@@ -210,7 +214,10 @@ def main() -> None:
     measured: dict[str, Any] = {}
     for name, measure in (
         ("loops", lambda: compare_loops(partition, options.rounds)),
-        ("techniques", lambda: compare_techniques(partition, max(3, options.rounds // 2))),
+        (
+            "techniques",
+            lambda: compare_techniques(partition, max(3, options.rounds // 2), options.bandwidths, options.techniques),
+        ),
         ("accuracy", lambda: compare_accuracies(partition, options.epochs)),
         ("start", lambda: measure_starts(partition, 3)),
         ("threads", lambda: compare_threads(lambda parts: partition_of(options.scale, parts, options.root), 3)),

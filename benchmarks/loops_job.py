@@ -98,7 +98,8 @@ class Loops:
             if name == "guide":
                 return lambda: guide_loop.train_epoch(self.graph, model, optimizer, loader)
             features, labels = self.features, self.labels
-            first = islice(loader, IN_MEMORY)
+            # DGL's loader forgets its sampler when it is deleted, so no batch may remain in the sampler process.
+            first = [batch for number, batch in enumerate(loader) if number < IN_MEMORY]
             batches = [(blocks, features[nodes], labels[seeds].long()) for nodes, seeds, blocks in first]
             return lambda: train_from_memory(model, optimizer, batches, steps)
         if name == "ours alone":

@@ -2,14 +2,15 @@
 
     python benchmarks/peers.py                                   # scale 0.04, 20 epochs, 3 rounds, accuracy
     python benchmarks/peers.py --scale 0.16 --epochs 5 --wires unshaped 200mbit --no-accuracy
+    python benchmarks/peers.py --scale 0.16 --epochs 10 --seeds 0 --kept-memory   # with the same malloc in all systems
     python benchmarks/peers.py --tables                          # print the tables of all measured runs
 
 All systems train GraphSAGE-mean 3 x 256 on the same graph, split and parts, with fan-out 15,10,5, batch size 1000 per
 rank, Adam at 0.003 and dropout 0.5. Each of the two ranks has one core and one thread. Ours, the guide and GLT run on
 the same two emulated machines, which exist before the time begins. GraphBolt runs on one machine without a network.
 Each system has a warm-up run, in which the memory is measured. Then the systems alternate in each round, and each round
-has another seed. A calibration before and after each run detects a disturbed computer. Such a run is repeated once, and
-the tables count the runs that remained disturbed.
+has another seed. A calibration before and after each run detects a disturbed computer. Such a run is repeated once (see
+--tries), and the tables count the runs that remained disturbed.
 
 The runs are kept in benchmarks/out/peers, with a line for each in runs.jsonl.
 """
@@ -38,7 +39,14 @@ GLT_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 MACHINES = "peers"
 SYSTEMS = ("ours", "GraphBolt", "GLT", "GLT cached", "guide")
 DISTURBED = 1.25  # a calibration that takes longer than this times the fastest one marks the run as disturbed
-TRIES = 2
+# What ``train`` sets for its trainers (compat/settings.py), as variables of any program with glibc
+KEPT_MEMORY = {
+    "hugetlb": 1,
+    "trim_threshold": 2**31 - 1,
+    "top_pad": 64 << 20,
+    "mmap_threshold": 32 << 20,
+    "mmap_max": 0,
+}
 TO_ACCURACY = 0.99  # of the best validation accuracy of any system
 Run = dict[str, Any]
 
@@ -141,7 +149,8 @@ class Watcher(threading.Thread):
 def execute(system: str, wire: str, data: Path, settings: Run, *, memory: bool) -> Run:
     """Run one system, and return its measurements."""
     scale, epochs, seed = settings["scale"], settings["epochs"], settings["seed"]
-    out = OUT / f"{scale}-{epochs}" / f"{system.replace(' ', '-')}-{wire}-{seed}{'-warm' * memory}"
+    group = f"{scale}-{epochs}" + "-kept" * settings["kept_memory"]
+    out = OUT / group / f"{system.replace(' ', '-')}-{wire}-{seed}{'-warm' * memory}"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     subprocess.run(tutorial_lib("machines", "wire", "all", wire, "--name", MACHINES), check=True, cwd=ROOT)
@@ -183,9 +192,9 @@ def execute(system: str, wire: str, data: Path, settings: Run, *, memory: bool) 
     }
 
 
-def measure(system: str, wire: str, data: Path, settings: Run, *, memory: bool) -> Run:
-    """Run one system until a run is not disturbed, or until the last try."""
-    for number in range(1, TRIES + 1):
+def measure(system: str, wire: str, data: Path, settings: Run, *, memory: bool, tries: int) -> None:
+    """Run one system until a run is not disturbed, or until the last try. A warm-up run has one try."""
+    for _ in range(1 if memory else tries):
         before = calibrate()
         run = execute(system, wire, data, settings, memory=memory)
         run["calibration"] = [before, calibrate()]
@@ -201,9 +210,8 @@ def measure(system: str, wire: str, data: Path, settings: Run, *, memory: bool) 
             f" PSS {sum(pss for _, pss in run['pss'].values()) / 1e9:.2f} GB",
             flush=True,
         )
-        if not run["disturbed"] or memory or number == TRIES:
-            return run
-    raise AssertionError
+        if not run["disturbed"]:
+            break
 
 
 def read_lines() -> list[str]:
@@ -280,18 +288,18 @@ def time_to(run: Run, found: dict[int, list[float]], wanted: float) -> float:
 
 
 def print_tables() -> None:
-    """Print a table for each scale, number of epochs and bandwidth, and the number of disturbed runs in it."""
+    """Print a table for each scale, number of epochs, bandwidth and malloc, and the number of disturbed runs in it."""
     runs = [*map(json.loads, read_lines())]
-    for scale, epochs, wire in sorted({(run["scale"], run["epochs"], run["wire"]) for run in runs}, key=str):
-        own = {}
-        for run in runs:  # a repeated run replaces the earlier one
-            if (run["scale"], run["epochs"], run["wire"]) == (scale, epochs, wire):
-                own[run["system"], run["seed"], run["warm"]] = run
+    groups: dict[tuple, dict] = {}
+    for run in runs:  # a repeated run replaces the earlier one
+        group = (run["scale"], run["epochs"], run["wire"], run["kept_memory"])
+        groups.setdefault(group, {})[run["system"], run["seed"], run["warm"]] = run
+    for (scale, epochs, wire, kept), own in sorted(groups.items(), key=str):
         if not any(not warm for _, _, warm in own):  # only warm-up runs were made
             own = {(system, seed, False): {**run, "warm": False} for (system, seed, _), run in own.items()} | own
         disturbed = sum(run["disturbed"] for run in own.values() if not run["warm"])
         count = sum(not run["warm"] for run in own.values())
-        head = f"scale {scale}, {epochs} epochs, {wire}, {disturbed} of {count} runs disturbed"
+        head = f"scale {scale}, {epochs} epochs, {wire}{', kept memory' * kept}, {disturbed} of {count} runs disturbed"
         print(f"\n{head}\n\n{table([*own.values()])}")
 
 
@@ -300,9 +308,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=0.04, help="size of the graph, 1 for that of ogbn-products")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="one round for each seed")
+    parser.add_argument("--tries", type=int, default=2, help="of a run on a disturbed computer")
     parser.add_argument("--wires", nargs="+", default=["unshaped"], choices=["unshaped", "1gbit", "200mbit"])
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    parser.add_argument("--kept-memory", action="store_true", help="all systems have the settings of malloc of ours")
     parser.add_argument("--no-accuracy", action="store_true", help="do not evaluate the weights")
     parser.add_argument("--no-memory", action="store_true", help="no warm-up runs")
     parser.add_argument("--tables", action="store_true", help="print the tables of the measured runs only")
@@ -311,21 +321,25 @@ def main() -> None:
         print_tables()
         return
     OUT.mkdir(parents=True, exist_ok=True)
+    if options.kept_memory:  # also for the machines, and so for the processes on them
+        os.environ["GLIBC_TUNABLES"] = ":".join(f"glibc.malloc.{name}={value}" for name, value in KEPT_MEMORY.items())
     data = prepare(options.scale, any("GLT" in name for name in options.systems))
     subprocess.run(tutorial_lib("machines", "start", 2, "--name", MACHINES), check=True, cwd=ROOT)
     try:
         for wire in options.wires:
             systems = [name for name in options.systems if name != "GraphBolt" or wire == "unshaped"]
-            for number in range(0 if options.no_memory else -1, options.rounds):
-                if number < 0 and wire != options.wires[0]:
-                    continue
-                settings = {"scale": options.scale, "epochs": options.epochs, "seed": max(number, 0)}
+            warm_up = [] if options.no_memory or wire != options.wires[0] else [None]
+            for seed in [*warm_up, *options.seeds]:
+                settings = {"scale": options.scale, "epochs": options.epochs, "seed": seed or 0}
+                settings["kept_memory"] = options.kept_memory
                 for system in systems:
-                    measure(system, wire, data, settings, memory=number < 0)
+                    measure(system, wire, data, settings, memory=seed is None, tries=options.tries)
     finally:
         subprocess.run(tutorial_lib("machines", "stop", MACHINES), check=True, cwd=ROOT)
     if not options.no_accuracy:
-        runs = sorted((OUT / f"{options.scale}-{options.epochs}").glob("*-unshaped-[0-9]"))
+        runs = sorted(
+            (OUT / f"{options.scale}-{options.epochs}{'-kept' * options.kept_memory}").glob("*-unshaped-[0-9]")
+        )
         command = [sys.executable, str(PEERS / "evaluate.py"), str(data), *map(str, runs)]
         subprocess.run(command, check=True, cwd=ROOT)
     print_tables()

@@ -3,6 +3,7 @@
     python benchmarks/peers/evaluate.py FOLDER RUN...
 
 Each RUN has files weights-EPOCH.pt or weights-EPOCH.safetensors. The result is accuracy.json in the folder RUN.
+A folder that has this file is skipped.
 """
 
 import json
@@ -58,6 +59,8 @@ def main() -> None:
     """Evaluate the weights of every epoch in the given runs."""
     evaluator = Evaluator(Path(sys.argv[1]))
     for run in map(Path, sys.argv[2:]):
+        if (run / "accuracy.json").exists():
+            continue
         files = sorted(run.glob("weights-*"), key=epoch_of)
         load = {".pt": torch.load, ".safetensors": load_file}
         found = {epoch_of(file): evaluator.accuracies(load[file.suffix](file)) for file in files}
