@@ -109,9 +109,8 @@ class Coordinator:
         self._event("stage", stage="checks")
         if (findings := self.agents.prepare(self.remote or self.spec)).failed:
             raise PreflightFailed(findings)
-        for finding in findings:
-            if finding.remedy:  # allowed, but the user should know it
-                self._warn(f"{finding.sentence}. {finding.remedy}")
+        for finding in (one for one in findings if one.remedy):  # allowed, but the user should know it
+            self._warn(f"{finding.sentence}. {finding.remedy}")
 
     def _missing(self, milestones: Collection[Milestone]) -> set[int]:
         """Return the machines that have not reached all of these milestones."""
@@ -137,7 +136,8 @@ class Coordinator:
         stopped = self._save_deadline < math.inf and not any(event["kind"] == "evaluation" for event in self.events)
         self._save_deadline = math.inf
         if stopped:  # a signal to a DGL server that is ending already would block it until it is killed
-            self._handle_until(lambda: not self._missing([DONE]), 0.0 if self._missing(self._rank_exits) else 5.0)
+            with contextlib.suppress(JobError):
+                self._handle_until(lambda: not self._missing([DONE]), 0.0 if self._missing(self._rank_exits) else 5.0)
             sys.exit(128 + signal.SIGTERM)
 
     def _find_cause(self, failure: JobFailed) -> JobFailed:
