@@ -146,11 +146,15 @@ class Watcher(threading.Thread):
                     self.largest = found
 
 
+def folder_of(settings: Run) -> Path:
+    """Return the folder of the runs with these settings."""
+    return OUT / f"{settings['scale']}-{settings['epochs']}{'-kept' * settings['kept_memory']}"
+
+
 def execute(system: str, wire: str, data: Path, settings: Run, *, memory: bool) -> Run:
     """Run one system, and return its measurements."""
-    scale, epochs, seed = settings["scale"], settings["epochs"], settings["seed"]
-    group = f"{scale}-{epochs}" + "-kept" * settings["kept_memory"]
-    out = OUT / group / f"{system.replace(' ', '-')}-{wire}-{seed}{'-warm' * memory}"
+    epochs, seed = settings["epochs"], settings["seed"]
+    out = folder_of(settings) / f"{system.replace(' ', '-')}-{wire}-{seed}{'-warm' * memory}"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     subprocess.run(tutorial_lib("machines", "wire", "all", wire, "--name", MACHINES), check=True, cwd=ROOT)
@@ -337,9 +341,7 @@ def main() -> None:
     finally:
         subprocess.run(tutorial_lib("machines", "stop", MACHINES), check=True, cwd=ROOT)
     if not options.no_accuracy:
-        runs = sorted(
-            (OUT / f"{options.scale}-{options.epochs}{'-kept' * options.kept_memory}").glob("*-unshaped-[0-9]")
-        )
+        runs = sorted(folder_of(vars(options)).glob("*-unshaped-[0-9]"))
         command = [sys.executable, str(PEERS / "evaluate.py"), str(data), *map(str, runs)]
         subprocess.run(command, check=True, cwd=ROOT)
     print_tables()

@@ -40,7 +40,7 @@ def shorten_server_sleep() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in this process. Otherwise, page faults prolong an epoch by 3 to 46 %."""
+    """Keep freed memory in this process. Otherwise, page faults make an epoch 3 to 47 % longer."""
     for option, value in KEEP_MEMORY.items():
         ctypes.CDLL(None).mallopt(option, value)
 

@@ -135,7 +135,7 @@ class Coordinator:
                 self._warn(f"no checkpoint in the middle of the epoch: {error.message}")
         stopped = self._save_deadline < math.inf and not any(event["kind"] == "evaluation" for event in self.events)
         self._save_deadline = math.inf
-        if stopped:  # a signal to a DGL server that is ending already would block it until it is killed
+        if stopped:  # a DGL server hangs if a signal arrives while it exits
             with contextlib.suppress(JobError):
                 self._handle_until(lambda: not self._missing([DONE]), 0.0 if self._missing(self._rank_exits) else 5.0)
             sys.exit(128 + signal.SIGTERM)
