@@ -60,7 +60,7 @@ def start(job, machine, name, variables):
     """Start a process of the job and return its ``Popen``. Do not wait for it.
 
     Add one word to ``shell(job, machine)``: "exec env -i -C FOLDER VARIABLE=VALUE ... COMMAND". ``exec`` replaces the
-    shell, ``-i`` removes all other variables, and FOLDER is the working directory. ``shlex.join`` quotes all words.
+    shell, ``-i`` removes all other variables, and FOLDER is ``os.getcwd()``. ``shlex.join`` quotes all words.
 
     The input is DEVNULL. Output and errors replace the file ``job.folder/machine/name.log``, whose folder may not exist
     yet. Use ``start_new_session=True``. The process and its children then form a process group with the ID
@@ -131,10 +131,10 @@ def stop(job, processes):
 def run_job(job, seconds):
     """Run a job to its end. Call ``stop`` in every case, also after an error or Ctrl-C.
 
-    Write ``job.ip_config``. Start the servers of all machines, and wait at most ``job.load_seconds`` until they listen.
-    Start the trainers, and wait at most ``seconds`` until all processes have ended. The names of the processes, such as
-    "machine-1/server-1", contain the number in the job. An entry of the second pending list is "machine-1/server-1
-    still runs", in the order of the starts.
+    Write ``job.ip_config`` on this computer. (Machines without a shared disk need a copy.) Start the servers of all
+    machines, and wait at most ``job.load_seconds`` until they listen. Start the trainers, and wait at most ``seconds``
+    until all processes have ended. The names of the processes, such as "machine-1/server-1", contain the number in the
+    job. An entry of the second pending list is "machine-1/server-1 still runs", in the order of the starts.
     """
     write_ip_config(job.ip_config, job.machines.values(), job.port)
     processes = {}

@@ -1,6 +1,6 @@
 """Turn numbered edges into one file for each part, with one block in memory (lesson 17).
 
-python own_graph.py TABLES OUT PARTS [BLOCK_BYTES]
+python own_graph.py TABLES OUT PARTS [BLOCK_BYTES] (OUT is a new folder)
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Write the parts of own_graph.py for DGL's servers, with one part in memory (lesson 17).
 
-python own_parts.py TABLES OUT PARTS
+python own_parts.py TABLES OUT PARTS (a new folder)
 """
 
 import json
@@ -41,8 +41,8 @@ def part_rows(path, features, ids, classes, new, first, end):
             try:
                 rows["feat"][position, number] = batch[name].cast(pa.float32()).to_numpy()[mine]
             except pa.ArrowInvalid as error:
-                last = line + len(batch) - 1
-                raise ValueError(f"{path}, lines {line} to {last}: a cell of {name!r} is not a number") from error
+                where = f"{path}, lines {line} to {line + len(batch) - 1}"
+                raise ValueError(f"{where}: a cell of {name!r} is empty or not a number") from error
     return {name: torch.from_numpy(values) for name, values in rows.items()}
 
 
@@ -50,26 +50,26 @@ def main(tables, out, folder):
     """Number the nodes part by part, write one part after the other, and write the description as DGL does."""
     nodes, part_of = tables / "nodes.csv", np.load(out / "part_of.npy")
     ids, classes, parts = read_node_ids(nodes), collect_ids(nodes, ["label"]), int(part_of.max()) + 1
-    with nodes.open() as file:
-        names = [name.strip('"') for name in next(file).strip().split(",")]
+    names = next(read_batches(nodes, []))[1].schema.names
+    if missing := {"id", "label", "split"} - set(names):
+        raise ValueError(f"{nodes} has no column {', '.join(sorted(missing))}")
     features = [name for name in names if name not in ("id", "label", "split")]
     node_map, ranges = renumber(torch.from_numpy(part_of), parts)  # lesson 04
     np.save(out / "node_map.npy", node_map.numpy())
-    new = np.empty(len(ids), np.int64)
-    new[node_map.numpy()] = np.arange(len(ids))
+    new = node_map.argsort().numpy()  # of each sorted ID
     config = {"graph_name": "own", "num_parts": parts, "part_method": "stream", "halo_hops": 1, "num_nodes": len(ids)}
     config |= {"ntypes": {"_N": 0}, "etypes": {"_N:_E:_N": 0}, "node_map": {"_N": ranges}}
-    edge_ranges, first_edge = [], 0
+    edge_ranges, end_edge = [], 0
     for part, (first, end) in enumerate(ranges):
         edges = new[read_bucket(out / f"{part}.edges", len(ids))]
         rows = part_rows(nodes, features, ids, classes, new, first, end)
         (folder / f"part{part}").mkdir(parents=True)
+        first_edge, end_edge = end_edge, end_edge + len(edges)
         write_part(folder / f"part{part}", edges, first, end, first_edge, rows)
         files = {"part_graph": "graph", "node_feats": "node_feat", "edge_feats": "edge_feat"}
         config[f"part-{part}"] = {key: f"part{part}/{name}.dgl" for key, name in files.items()}
-        edge_ranges.append([first_edge, first_edge + len(edges)])
-        first_edge += len(edges)
-    config |= {"num_edges": first_edge, "edge_map": {"_N:_E:_N": edge_ranges}}
+        edge_ranges.append([first_edge, end_edge])
+    config |= {"num_edges": end_edge, "edge_map": {"_N:_E:_N": edge_ranges}}
     (folder / "own.json").write_text(json.dumps(config))
 
 

@@ -9,8 +9,8 @@ from sage import mean_of_neighbors
 def types_of_layers(relations, target, num_layers):
     """Return the types whose rows a model with ``num_layers`` layers needs, a list of ``num_layers + 1`` sets.
 
-    The last set is the output, ``{target}``. The set before has all types of the set behind it, and the source types of
-    all relations into these types. So the first set has the types of the input rows.
+    The last set is the output, ``{target}``. The set before it has the same types, and also the source types of all
+    relations into these types. So the first set has the types of the input rows.
 
     Args:
         relations: list of canonical edge types (source type, name, destination type).

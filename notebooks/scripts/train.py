@@ -44,9 +44,9 @@ def sample_step(sample, parts, numbers):
 def load_samples(sample, steps):
     """Return a ``DistDataLoader`` that yields ``sample(seeds)`` for the steps of ``make_steps``, in their order.
 
-    Its sampler processes, if the job has some, prepare samples in advance. DGL can only send numbers to them. So the
-    data set is ``torch.arange(number of steps)``, the batch size is 1, and ``collate_fn`` is ``functools.partial`` of
-    ``sample_step`` with ``sample`` and the list of this rank's seeds. The loader has no other options.
+    A sampler process, if the job has one, prepares samples in advance (several would lose the order). DGL can only send
+    numbers to it. So the data set is ``torch.arange(number of steps)``, the batch size is 1, and ``collate_fn`` is
+    ``functools.partial`` of ``sample_step`` with ``sample`` and this rank's seeds. The loader has no other options.
     """
     parts = [seeds for seeds, _ in steps]
     collate = functools.partial(sample_step, sample, parts)
