@@ -42,7 +42,7 @@ from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import DistShard, layerwise_inference, make_adjacency_source
 from tutorial_lib.trainer.checkpoint import TrainState
-from tutorial_lib.trainer.comm import accuracy, equal_steps, sum_over_ranks
+from tutorial_lib.trainer.comm import equal_steps, mean_or_nan, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import check_finite, train_epoch
 from tutorial_lib.trainer.manifest import EpochResult
@@ -279,7 +279,7 @@ def measure_accuracy(session: Session, settings: dict[str, Any]) -> None:
             source = make_adjacency_source(Pipeline(sampler, cache, loops.labels), model, loops.config.cache)
             logits = layerwise_inference(model, source, loops.features, shard, 5000)
             correct = float((logits[nodes].argmax(1) == labels)[test].sum())
-            test_accuracy = accuracy(*sum_over_ranks([correct, float(test.sum())]))
+            test_accuracy = mean_or_nan(*sum_over_ranks([correct, float(test.sum())]))
             session.events.emit("learned", seed=seed, loop=name, test_accuracy=test_accuracy)
 
 

@@ -29,12 +29,12 @@ LOOK_AHEAD = 8  # batches. Measured needs are 0 to 21 (benchmarks/RESULTS.md). W
 
 
 class Request(NamedTuple):
-    slots: Tensor  # int32, of all IDs of the batch
+    slots: Tensor  # int32 slot of each announced ID
     num_rows: int  # distinct rows of the batch
-    num_remote: int  # those of other machines
-    num_fetched: int  # those that are not in the cache
-    positions: Tensor  # in ``FeatureCache.rows``, of the rows that are fetched
-    moves: tuple[Tensor, Tensor]  # new and old positions of rows of the batch before, which move into the cache
+    num_remote: int  # distinct rows that other machines store
+    num_fetched: int  # remote rows that are not in the cache
+    positions: Tensor  # int64 positions of the fetched rows in ``FeatureCache.rows``
+    moves: tuple[Tensor, Tensor]  # new and old positions of rows of the previous batch that move into the cache
     sent: dict[int, Tensor]  # see ``send_requests``
 
 
@@ -126,7 +126,7 @@ class FeatureCache:
 
     @torch.no_grad()
     def mean(self, slots: Tensor, indptr: Tensor) -> Tensor:
-        """Return the mean rows (D, F) of D lists of slots without a copy of the rows. Empty lists have zeros."""
+        """Return the mean row of each of D lists of slots as a tensor (D, F), zeros for an empty list. Copy no rows."""
         remote = slots >= self.num_local_rows
         remote_before = F.pad(torch.cumsum(remote, 0, dtype=torch.int32), (1, 0))[indptr.long()]
         sums = partial(F.embedding_bag, mode="sum", include_last_offset=True)
@@ -143,12 +143,12 @@ class FeatureCache:
         self._announced.clear()
 
     def _evict(self) -> tuple[Tensor, Tensor]:
-        """Swap cached rows for rows of the last batch that are needed sooner. Return new and old positions of these."""
-        passing = self._uncached
+        """Replace cached rows by rows of the last batch that are needed sooner. Return their new and old positions."""
+        uncached = self._uncached
         if not self.look_ahead:
-            self.slot_of[passing] = ABSENT
-            return passing[:0], passing[:0]
-        next_use = torch.full((self.capacity + len(passing),), NEVER, dtype=torch.int32)
+            self.slot_of[uncached] = ABSENT
+            return uncached[:0], uncached[:0]
+        next_use = torch.full((self.capacity + len(uncached),), NEVER, dtype=torch.int32)
         for number, (ids, *_) in reversed(list(enumerate(self._announced))):
             positions = torch.index_select(self.slot_of, 0, ids) - self.num_local_rows
             next_use[positions[positions >= 0].long()] = number
@@ -158,7 +158,7 @@ class FeatureCache:
         latest, outgoing = torch.topk(cached, num_candidates)
         num_swaps = int((soonest < latest).sum())  # both are sorted, so these are the first pairs
         incoming, outgoing = incoming[:num_swaps], outgoing[:num_swaps]
-        self.slot_of[torch.cat([self._cached[outgoing], passing])] = ABSENT
-        self._cached[outgoing] = passing[incoming]
-        self.slot_of[passing[incoming]] = (self.num_local_rows + outgoing).int()
+        self.slot_of[torch.cat([self._cached[outgoing], uncached])] = ABSENT
+        self._cached[outgoing] = uncached[incoming]
+        self.slot_of[uncached[incoming]] = (self.num_local_rows + outgoing).int()
         return outgoing, self.capacity + incoming

@@ -18,7 +18,7 @@ from torch import Tensor
 from tutorial_lib.compat.settings import derive_seed, seed_dgl
 from tutorial_lib.models.graphsage import Block
 
-FULL = -1  # fan-out that takes every neighbor
+ALL_NEIGHBORS = -1  # fan-out that takes every neighbor
 SELECTION_STEP = 2**31 - 1  # replaces the step in the seed that selects the examples of an epoch
 Store = Tensor | DistTensor
 Source = TypeVar("Source")
@@ -34,7 +34,7 @@ class Batch:
     blocks: list[Block]  # message-flow graphs, outermost hop first
     inputs: Any = None  # rows of the input nodes if the loader has fetched them
     labels: Tensor | None = None  # labels of the seeds if the loader has fetched them
-    background: dict[str, tuple[float, float]] | None = None  # start and seconds of "sampling" and "pull" in a thread
+    background: dict[str, tuple[float, float]] | None = None  # (start, seconds) of "sampling" and "pull" in the thread
     local_and_remote_bytes: tuple[int, int] | None = None  # bytes of the rows if the loader has fetched them
 
 
@@ -42,7 +42,7 @@ class Batch:
 def epoch_chunks(
     count: int, steps: int, seed: int, epoch: int, *, shuffle: bool, limit: int | None = None
 ) -> tuple[Tensor, ...]:
-    """Split the positions of ``count`` examples into the batches of an epoch, whose sizes differ by at most one."""
+    """Return the positions of the examples of each batch of an epoch. The batch sizes differ by at most one."""
     order = torch.arange(count)[:limit]
     if shuffle and limit is not None:  # each epoch selects other examples
         generator = torch.Generator().manual_seed(derive_seed(seed, epoch, SELECTION_STEP))
@@ -59,7 +59,7 @@ class Loader(Generic[Source, BatchType]):
 
     source: Source  # graph or pipeline to sample from
     examples: Any  # int64 IDs of this rank's nodes or edges
-    fanouts: Sequence[int]  # neighbors to sample per hop and edge type, outermost hop first. ``FULL`` takes all
+    fanouts: Sequence[int]  # neighbors per hop and edge type, outermost hop first. ``ALL_NEIGHBORS`` takes all
     batch_size: int  # largest number of examples in a batch
     _: KW_ONLY
     steps: int | None = None  # batches in an epoch, see ``trainer.comm.equal_steps``. None divides by ``batch_size``

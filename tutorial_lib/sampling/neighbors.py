@@ -3,9 +3,9 @@
 ``send_requests`` does not wait, and ``receive_responses`` accepts responses in any order. DGL's RPC functions take
 such a response for theirs, so never call them while a request is outstanding. Servers import this module first.
 
-At the start, ``NeighborSampler`` copies the lists of its own part, and those of the remote nodes that are used most, as
-far as a budget allows. For all other remote nodes the servers of their machine sample. If the copied lists depended on
-earlier batches, a resumed run would start without them and sample other neighbors than an uninterrupted run.
+At the start, ``NeighborSampler`` copies the lists of its own part and, within a budget of bytes, the lists of the most
+used remote nodes. The servers of other machines sample for all other remote nodes. The copied lists must not depend on
+earlier batches. Otherwise a resumed run would lack them and sample other neighbors than an uninterrupted run.
 """
 
 from collections.abc import Callable, Mapping
@@ -62,7 +62,7 @@ def receive_responses(sent: Mapping[int, Value], description: str) -> list[tuple
 
 @dataclass(eq=False)
 class SampleRequest(rpc.Request, rpc.Response):
-    """Seeds a server, which then samples in-neighbors of some nodes of its part and responds with the same class."""
+    """Request that seeds a server and samples in-neighbors of nodes of its part. The response has the same class."""
 
     seed: int  # of DGL's generators
     ids: Tensor | None = None  # int64 global IDs. Without them, the server only seeds its generators
@@ -93,7 +93,7 @@ class SampleRequest(rpc.Request, rpc.Response):
             sampling = SamplingRequest(self.ids, self.fanout, use_graphbolt=graphbolt)
             neighbors = sampling.process_request(server_state).global_src
             counts = counts.clamp(max=self.fanout)
-        sources = neighbors.to(id_type(int(neighbors.max()) if len(neighbors) else 0))
+        sources = neighbors.to(dtype_of_ids(int(neighbors.max()) if len(neighbors) else 0))
         return SampleRequest(self.seed, sources=sources, counts=counts.int())
 
 
@@ -114,7 +114,7 @@ def concatenate_ranges(begin: Tensor, count: Tensor) -> Tensor:
     return repeated.add_(torch.arange(len(repeated)))
 
 
-def id_type(largest: int) -> torch.dtype:
+def dtype_of_ids(largest: int) -> torch.dtype:
     """Return int32 if it holds this node ID, else int64."""
     return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
 
@@ -126,14 +126,14 @@ class NeighborSampler:
         self.book, n = graph.get_partition_book(), graph.num_nodes()
         ids = self.book.partid2nids(self.book.partid)
         self.local_range = range(int(ids[0]), int(ids[-1]) + 1) if len(ids) else range(0)
-        self.dtype, self._seed, self._hop = id_type(n), 0, 0
+        self.dtype, self._seed, self._hop = dtype_of_ids(n), 0, 0
         self.scratch = torch.full((n,), -1, dtype=torch.int32)  # all -1 between calls. The feature cache shares it
         indptr, indices, global_ids = in_edges(graph.local_partition)
         indptr = indptr[: len(ids) + 1].long()
         sources = torch.empty(int(indptr[-1]), dtype=self.dtype)
         for i in range(0, len(sources), EDGES_AT_ONCE):  # int64 copies of all edges would double the peak
             sources[i : i + EDGES_AT_ONCE] = global_ids[indices[: len(sources)][i : i + EDGES_AT_ONCE].long()]
-        lists = self._most_used(sources, hops - 1, budget)
+        lists = self._fetch_most_used(sources, hops - 1, budget)
         remote = torch.cat([ids[:0], *(node_ids for node_ids, _, _ in lists)]).sort().values
         positions = [(torch.searchsorted(remote, node_ids), counts, neighbors) for node_ids, counts, neighbors in lists]
         more_indptr, more_sources = self._merge(positions, len(remote))
@@ -141,7 +141,7 @@ class NeighborSampler:
         self.remote_nodes, self.remote_bytes = len(remote), more_sources.nbytes
         self.indptr = torch.cat([indptr, indptr[-1] + more_indptr[1:]])
         self.sources = torch.cat([sources, more_sources]) if lists else sources
-        wide = id_type(max(n, len(self.sources)))
+        wide = dtype_of_ids(max(n, len(self.sources)))
         csc = (self.indptr.to(wide), self.sources.to(wide), torch.empty(0, dtype=wide))  # without edge IDs
         sizes = {"node": n, "list": len(self.indptr) - 1}
         self._graph: dgl.DGLGraph = dgl.heterograph({("node", "in", "list"): ("csc", csc)}, sizes)
@@ -152,7 +152,7 @@ class NeighborSampler:
         self._seed, self._hop = seed, 0
 
     def sample(self, nodes: Tensor, fanout: int) -> Neighbors:
-        """Sample ``fanout`` in-neighbors of distinct nodes without replacement. A fan-out of -1 takes all."""
+        """Return ``fanout`` in-neighbors of each of the distinct nodes without replacement, or all if it is -1."""
         ids = nodes.long()
         lists = ids - self.local_range.start  # index of each list, or -1 if it is not on this machine
         remote = (lists < 0) | (lists >= len(self.local_range))
@@ -193,15 +193,15 @@ class NeighborSampler:
             sources = sampled.edges()[0].to(self.dtype)  # DGL keeps the order of the lists
         return F.pad(torch.cumsum(counts, 0), (1, 0)).int(), sources
 
-    def _most_used(self, sources: Tensor, rounds: int, budget: int) -> AdjacencyChunks:
-        """Fetch the adjacency of remote nodes, the most used sources first, then of their remote neighbors."""
-        lists, fetched = [], torch.empty(0, dtype=torch.int64)
+    def _fetch_most_used(self, sources: Tensor, rounds: int, budget: int) -> AdjacencyChunks:
+        """Return adjacency of remote nodes within ``budget`` bytes, the most used first, then of their neighbors."""
+        lists = []
+        present = torch.zeros(len(self.scratch), dtype=torch.bool)
+        present[self.local_range.start : self.local_range.stop] = True
         for _ in range(rounds):
-            outside = sources[(sources < self.local_range.start) | (sources >= self.local_range.stop)]
-            candidates, uses = torch.unique(outside, return_counts=True)
-            candidates = candidates[uses.argsort(descending=True, stable=True)].long()
-            candidates = candidates[~torch.isin(candidates, fetched)]
-            fetched = torch.cat([fetched, candidates])
+            uses = torch.bincount(sources, minlength=len(present)).masked_fill_(present, 0)
+            candidates = uses.argsort(descending=True, stable=True)[: int((uses > 0).sum())]
+            present[candidates] = True
             num_before = len(lists)
             for ids in candidates.split(NODES_PER_REQUEST):
                 if budget <= 0:

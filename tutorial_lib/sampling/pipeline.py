@@ -41,7 +41,7 @@ def batch_executor() -> ThreadPoolExecutor:
 
 
 def prefetch(items: Generator[Item, None, None], ahead: int) -> Generator[Item, None, None]:
-    """Yield the items of a generator that runs in the sampling thread and makes ``ahead`` items ahead of their use."""
+    """Yield the items of a generator, which the sampling thread runs up to ``ahead`` items ahead of the caller."""
     sentinel = object()
     submit: Any = partial(batch_executor().submit, next, items, sentinel)
     pending = deque([submit()])
@@ -72,7 +72,7 @@ class Pipeline:
     def from_graph(
         cls, graph: DistGraph, features: DistTensor, labels: DistTensor, *, budget: int, hops: int, ahead: int = 2
     ) -> "Pipeline":
-        """Copy adjacency of remote nodes, at most half of ``budget`` bytes, and allocate the cache for their rows."""
+        """Return a pipeline with copied remote adjacency, at most half of ``budget`` bytes, and a cache in the rest."""
         sampler = NeighborSampler(graph, budget // 2, hops)
         cache_budget = budget - sampler.remote_bytes
         return cls(sampler, FeatureCache(features, sampler.book, cache_budget, scratch=sampler.scratch), labels, ahead)
@@ -82,7 +82,7 @@ class Pipeline:
 class PipelineLoader(Loader[Pipeline, Batch]):
     """Loads batches of a ``Pipeline`` with their inputs and labels. End an iteration before the next one starts."""
 
-    means: bool = True  # compute the means of the first layer here. Else a batch has a block and the rows of its nodes
+    means: bool = True  # compute the first layer's neighbor means here. Otherwise, batches contain its block and rows
 
     def batches(self, epoch: int, start: int = 0) -> Generator[tuple[int, Batch], None, None]:
         return prefetch(self._make(epoch, start), self.source.ahead)
