@@ -21,7 +21,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.job.layout import Layout
 from tutorial_lib.job.source import DataSource
 from tutorial_lib.launcher.backends.persistent import describe_machines
-from tutorial_lib.tools.jobs import confirm
+from tutorial_lib.tools.jobs import confirm_large_run
 from tutorial_lib.trainer.config import TrainConfig
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
@@ -78,7 +78,9 @@ def main() -> None:
     print("This trains twice on two emulated machines, which share the memory and the cores of this computer. Estimate")
     print("for the command finale (my_finale.py needs up to ten times as long, for an exact evaluation of each epoch):")
     try:
-        confirm(source, Layout(emulate=2).make_backend(), 1, TrainConfig(epochs=options.epochs), yes=options.yes)
+        confirm_large_run(
+            source, Layout(emulate=2).make_backend(), 1, TrainConfig(epochs=options.epochs), yes=options.yes
+        )
     except InputError as error:
         sys.exit(f"error: {error.message}\n{error.remedy}")
     name = f"finale-{os.getpid()}"

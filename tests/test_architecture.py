@@ -16,7 +16,7 @@ from tutorial_lib.partition import partition_dataset
 
 LIBRARY = ROOT / "tutorial_lib"
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
-NAME = re.compile(r"`([\w/]+\.py):(\w+)`")
+NAME = re.compile(r"`([\w/]+\.py):(?:\w+\.)?(\w+)`")
 
 
 def between(after: str, before: str) -> str:

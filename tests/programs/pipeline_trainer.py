@@ -16,14 +16,14 @@ from torch import Tensor
 from tutorial_lib.models.graphsage import build_graphsage
 from tutorial_lib.partition import Partition, load_partition_folder
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.loader import FULL, BatchLoader
+from tutorial_lib.sampling.loader import ALL_NEIGHBORS, BatchLoader
 from tutorial_lib.sampling.neighbors import NeighborSampler
 from tutorial_lib.sampling.pipeline import Pipeline, PipelineLoader
 from tutorial_lib.tasks.task import DistShard, graph_batches, layerwise_inference, make_adjacency_source
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.session import Session, open_session, serve_if_server
 
-FANOUTS = [FULL] * 3
+FANOUTS = [ALL_NEIGHBORS] * 3
 CONFIG = TrainConfig(fanouts=(5, 5, 5), hidden_size=128)
 
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def confirm(scale: float, epochs: int) -> None:
     source = DataSource("synthetic-products", scale=scale)
-    jobs.confirm(source, Layout(2).make_backend(), 1, TrainConfig(epochs=epochs), yes=False)
+    jobs.confirm_large_run(source, Layout(2).make_backend(), 1, TrainConfig(epochs=epochs), yes=False)
 
 
 def test_large_run_needs_confirmation(monkeypatch, capsys):

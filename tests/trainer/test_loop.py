@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from support.processes import fix_openmp, fork
 from tutorial_lib.errors import InputError
-from tutorial_lib.launcher.failure import first_sigterm
+from tutorial_lib.launcher.failure import on_first_sigterm
 from tutorial_lib.sampling.loader import epoch_chunks
 from tutorial_lib.tasks.task import Task
 from tutorial_lib.trainer.checkpoint import CheckpointManager
@@ -171,15 +171,15 @@ def test_first_sigterm_is_reported_and_second_ends():
     got: list[str] = []
     before = signal.signal(signal.SIGTERM, lambda *_: got.append("second"))
     try:
-        with first_sigterm(lambda: got.append("first")):
+        with on_first_sigterm(lambda: got.append("first")):
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
-        with first_sigterm(lambda: got.append("never")):
+        with on_first_sigterm(lambda: got.append("never")):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         for handler in (signal.SIG_DFL, signal.SIG_IGN):  # a program without a handler keeps its disposition
             signal.signal(signal.SIGTERM, handler)
-            with first_sigterm(lambda: None):
+            with on_first_sigterm(lambda: None):
                 assert signal.getsignal(signal.SIGTERM) == handler
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -11,7 +11,7 @@ from tutorial_lib.tasks.node import NodeTask
 from tutorial_lib.tasks.task import LocalShard
 from tutorial_lib.trainer.checkpoint import TrainState
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import PHASES, local_and_remote_bytes, phases_of
+from tutorial_lib.trainer.events import PHASES, local_and_remote_bytes, summarize_phases
 from tutorial_lib.trainer.loop import train_epoch
 from tutorial_lib.trainer.manifest import EpochResult
 
@@ -84,6 +84,6 @@ def test_repeated_step_is_counted_once():
         phases = {**dict.fromkeys(PHASES, 0.0), "pull": pull, "bytes_local": 1, "bytes_remote": 2}
         return {"kind": "step", "rank": 0, "epoch": 1, "step": number, **phases}
 
-    found = phases_of([step(0, 9.0), {"kind": "resumed"}, step(0, 1.0), step(1, 2.0)])
+    found = summarize_phases([step(0, 9.0), {"kind": "resumed"}, step(0, 1.0), step(1, 2.0)])
     assert found[0]["seconds"]["pull"] == 3.0
     assert (found[0]["steps"], found[0]["bytes_remote"]) == (2, 4)

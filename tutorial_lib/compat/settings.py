@@ -16,15 +16,15 @@ KEEP_MEMORY = {-1: 2**31 - 1, -2: 64 << 20, -3: 32 << 20, -4: 0}
 
 
 def derive_seed(*numbers: int) -> int:
-    """Return 31 bits (DGL takes a C int) that depend on all numbers and their order."""
+    """Return a seed that depends on all numbers and their order. It has 31 bits, because DGL takes a C int."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0]) & 0x7FFFFFFF
 
 
 def seed_dgl(value: int) -> None:
-    """Seed DGL so that this thread gets the numbers of DGL's first generator, unless another thread has sampled before.
+    """Seed DGL so that the calling thread uses DGL's first generator, unless another thread has sampled before.
 
     DGL seeds a generator per thread with the seed plus the number of the thread, and numbers the threads in the order
-    of their first seed. With two threads, the main thread came second in about one process of three.
+    of their first seed. Without this order, the main thread got the second number in about one process of three.
     """
     threads = get_num_threads()
     set_num_threads(1)
@@ -51,7 +51,7 @@ def release_freed_memory() -> None:
 
 
 class LazyDynamo(ModuleType):
-    """Replaces ``torch._dynamo``. Any other name than these two, which optimizers use, imports the real module."""
+    """Placeholder for ``torch._dynamo`` with the two names that optimizers use. Other names import the real module."""
 
     disable = staticmethod(lambda fn, *_args, **_options: fn)
     graph_break = staticmethod(lambda: None)
@@ -65,6 +65,6 @@ class LazyDynamo(ModuleType):
 
 
 def postpone_dynamo() -> None:
-    """Import ``torch._dynamo``, and with it sympy, at its first use. This takes as long as importing torch and DGL."""
+    """Delay the import of ``torch._dynamo`` and sympy, which takes as long as torch and DGL, until its first use."""
     if "torch._dynamo" not in sys.modules:
         sys.modules["torch._dynamo"] = torch._dynamo = LazyDynamo("torch._dynamo")  # type: ignore[assignment]

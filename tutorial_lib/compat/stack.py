@@ -56,7 +56,7 @@ class Finder(Loader):
     With this package, ogb looks for newer versions on the web in a thread, which delays the end of the process.
     """
 
-    tutorial_lib_finder = True  # the hook and the package load this file twice
+    tutorial_lib_finder = True  # ``install`` looks for this name, because two copies of this class can exist
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
         importer = getattr(sys.modules.get("ogb.version"), "__spec__", None)

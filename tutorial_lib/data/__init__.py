@@ -5,14 +5,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tutorial_lib.data.base import Dataset, check_dataset
-from tutorial_lib.data.cache import STEMS, find_amazon
+from tutorial_lib.data.cache import AMAZON_STEMS, find_amazon
 from tutorial_lib.data.ogb import OGB_DATASETS, load_ogb
 from tutorial_lib.data.synthetic import load_academic, load_products
 from tutorial_lib.errors import InputError
 
 DEFAULT_SCALE, SMALLEST_SCALE = 0.04, 0.002
 GENERATED = {"synthetic-products": load_products, "synthetic-academic": load_academic}
-DATASET_NAMES = (*GENERATED, *OGB_DATASETS, *STEMS)
+DATASET_NAMES = (*GENERATED, *OGB_DATASETS, *AMAZON_STEMS)
 
 
 def default_root() -> Path:
@@ -45,7 +45,7 @@ def load_dataset(
     download: bool = False,
     add_reverse_edges: bool = False,
 ) -> Dataset:
-    """Load a data set and check it.
+    """Load a data set, check it and return it.
 
     Args:
         name_or_path: one of ``DATASET_NAMES``, or the path of the user's graph.
@@ -67,8 +67,8 @@ def load_dataset(
     else:
         from tutorial_lib.data.own_graph import load_user_graph  # only now, because DGL takes 2 s and 80 MB
 
-        path = find_amazon(name, root, download=download) if name in STEMS else Path(name)
+        path = find_amazon(name, root, download=download) if name in AMAZON_STEMS else Path(name)
         dataset = load_user_graph(path, seed=seed, add_reverse_edges=add_reverse_edges)
-        if name in STEMS:
+        if name in AMAZON_STEMS:
             dataset.name = name
     return check_dataset(dataset, need_features=features)

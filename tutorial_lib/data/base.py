@@ -134,7 +134,7 @@ def release_pages(graph: dgl.DGLGraph | Pairs) -> None:
 
 
 def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, endpoint: int) -> Iterator[torch.Tensor]:
-    """Yield the sources (0) or destinations (1) of a relation in the order of the edge IDs: int64, in chunks."""
+    """Yield the sources (``endpoint`` 0) or destinations (1) of a relation by edge ID, in int64 chunks."""
     import torch
 
     if not isinstance(graph, Pairs):
@@ -147,7 +147,7 @@ def read_endpoints(graph: dgl.DGLGraph | Pairs, relation: Relation, endpoint: in
 
 
 def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
-    """Return a graph from the int64 sources and destinations of each relation, and the nodes of each type."""
+    """Return a graph from the int64 sources and destinations of each relation, and the number of nodes of each type."""
     import dgl
     import torch
 
@@ -155,7 +155,7 @@ def make_graph(edges: Edges, counts: dict[str, int]) -> dgl.DGLGraph:
 
 
 def node_data(feat: np.ndarray | None, label: np.ndarray | None, split: np.ndarray | None) -> dict[str, torch.Tensor]:
-    """Return the data as tensors, with the masks of a ``split`` of 0 (train), 1 (valid), 2 (test) and other numbers."""
+    """Return ``feat``, ``label`` and masks as tensors. ``split`` has 0 (train), 1 (valid), 2 (test) or 3 (none)."""
     import torch
 
     data = {} if feat is None else {"feat": torch.from_numpy(np.ascontiguousarray(feat, np.float32))}
@@ -167,7 +167,7 @@ def node_data(feat: np.ndarray | None, label: np.ndarray | None, split: np.ndarr
 
 
 def random_split(order: np.ndarray) -> np.ndarray:
-    """Return 0 (train: 60 %), 1 (valid: 20 %) or 2 (test) for each node, from all nodes in random order: uint8 (N,)."""
+    """Return a uint8 array (N,) of 60 % 0 (train), 20 % 1 (valid) and 20 % 2 (test). ``order`` is a permutation."""
     split = np.full(len(order), 2, np.uint8)
     split[order[: round(0.8 * len(order))]] = 1
     split[order[: round(0.6 * len(order))]] = 0

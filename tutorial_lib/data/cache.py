@@ -15,11 +15,11 @@ from tutorial_lib.files import sibling_folder
 Arrays = dict[str, np.ndarray]
 NamedArrays = Iterator[tuple[str, np.ndarray]]
 QUIET_SCALE = 0.05  # up to this scale, generating takes at most two seconds, so no message is printed
-STEMS = {"amazon-computers": "amazon_co_buy_computer", "amazon-photo": "amazon_co_buy_photo"}  # DGL's file names
+AMAZON_STEMS = {"amazon-computers": "amazon_co_buy_computer", "amazon-photo": "amazon_co_buy_photo"}  # DGL's file names
 
 
 def fetch_zip(name: str, url: str, archive: Path, facts: str, *, download: bool) -> None:
-    """Download ``archive`` unless the file exists. Only a complete file appears. ``facts`` are size and license."""
+    """Download ``archive`` unless it exists. A failed download leaves no file. ``facts`` are size and license."""
     if archive.exists():
         return
     steps = f"""{name} is a download of {facts}.
@@ -39,8 +39,8 @@ Without a network: download {url} elsewhere, copy it to {archive} and run the sa
 
 
 def find_amazon(name: str, root: Path, *, download: bool) -> Path:
-    """Return the file ``STEM.npz`` in ``root`` or in DGL's folder ``STEM_...`` there, or else DGL's ``STEM.zip``."""
-    stem = STEMS[name]
+    """Return the path of ``STEM.npz`` in ``root`` or in its folder ``STEM_...``, or else of DGL's ``STEM.zip``."""
+    stem = AMAZON_STEMS[name]
     for file in (*root.glob(f"{stem}.npz"), *root.glob(f"{stem}_*/{stem}.npz")):
         return file
     url = os.environ.get("DGL_REPO", "https://data.dgl.ai").rstrip("/") + f"/dataset/{stem}.zip"

@@ -24,7 +24,7 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     import torch
     from ogb.nodeproppred import DglNodePropPredDataset
 
-    from tutorial_lib.data.tables import read_errors
+    from tutorial_lib.data.tables import input_error
 
     size, license = OGB_DATASETS[name]
     stem = name.removeprefix("ogbn-")
@@ -33,12 +33,12 @@ def load_ogb(name: str, *, root: Path, features: bool = True, download: bool = F
     remedy = f"Copy it again, or move {folder}/processed away, and run the same command again."
     if not folder.is_dir():
         fetch_zip(name, url, archive, f"{size}, license: {license}", download=download)
-        with read_errors(archive, "Copy it again.", "is damaged, or the folder is full"), sibling_folder(folder) as tmp:
+        with input_error(archive, "Copy it again.", "is damaged, or the folder is full"), sibling_folder(folder) as tmp:
             if not folder.is_dir():  # otherwise another process extracted the files first
                 with zipfile.ZipFile(archive) as zipped:
                     zipped.extractall(tmp)
                 (tmp / stem).rename(folder)
-    with read_errors(folder, remedy, "is incomplete or damaged, or read-only or full"):
+    with input_error(folder, remedy, "is incomplete or damaged, or read-only or full"):
         (folder / "RELEASE_v1.txt").stat()
         if not (folder / "processed/dgl_data_processed").exists():
             for file in ("edge.csv.gz", *(["node-feat.csv.gz"] if features else [])):

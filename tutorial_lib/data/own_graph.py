@@ -25,7 +25,7 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.files import JsonObject
 
 SOURCES, DESTINATIONS = ("src", "source", "from", "u"), ("dst", "destination", "target", "to", "v")
-SPARSE_IDS = 1000  # largest ID per endpoint of an edge. Above it, nodes.csv must list the nodes
+SPARSE_IDS = 1000  # if the largest ID is more than this many times the number of endpoints, list the nodes
 
 
 class Description(BaseModel):
@@ -117,7 +117,7 @@ def _add_reverse_edges(edges: Edges, counts: dict[str, int]) -> Edges:
 def _read_folder(folder: Path) -> GraphFiles:
     """Read a folder with tables and arrays of one type of nodes, or with a ``graph.yaml``."""
     if (path := folder / "graph.yaml").is_file():
-        with tables.read_errors(path, "docs/own-graph.md describes graph.yaml."):
+        with tables.input_error(path, "docs/own-graph.md describes graph.yaml."):
             description = Description.model_validate(yaml.safe_load(path.read_text()))
     elif (file := tables.find_one_file(folder, "edges", endings := (*tables.TABLES, ".npy"))) is not None:
         description = Description(nodes={NODE: "."}, edges={":".join(EDGE): file.name})
@@ -210,7 +210,7 @@ def _numbers_of(column: pa.Array, ids: tables.Ids) -> np.ndarray:
 def _read_npz(path: Path) -> GraphFiles:
     """Read a file, or the file of the same name in a zip file, without unpickling. Self loops are left out."""
     remedy = "Copy the file again, or save it as docs/own-graph.md describes."
-    with tables.read_errors(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
+    with tables.input_error(path, remedy, "cut off, damaged or pickled, or in another layout"), path.open("rb") as file:
         stream: Any = io.BytesIO(zipfile.ZipFile(file).read(f"{path.stem}.npz")) if path.suffix == ".zip" else file
         with NpzFile(stream, allow_pickle=False) as stored:  # np.load would also open .npy files
             adjacency = _read_csr(stored, "adj").tocoo()

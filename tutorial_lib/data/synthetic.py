@@ -66,7 +66,7 @@ class NodeAttributes(NamedTuple):
 
 
 def scaled_counts(counts: np.ndarray, total: int) -> np.ndarray:
-    """Scale int64 counts (K,) to another sum by largest remainders. Of equal remainders, the first wins."""
+    """Return int64 counts (K,) scaled to the sum ``total`` by the largest-remainder method. Ties go to the first."""
     quotient, remainder = np.divmod(counts * total, int(counts.sum()))
     quotient[np.argsort(-remainder, kind="stable")[: total - int(quotient.sum())]] += 1
     return quotient
@@ -123,7 +123,7 @@ def sample_edges(rng: np.random.Generator, nodes: NodeAttributes, num_edges: int
 
 
 def _basket_slots(rng: np.random.Generator, nodes: NodeAttributes) -> np.ndarray:
-    """Return the node of each membership as int32, shuffled within each community. Each interval is a basket."""
+    """Return the node of each membership as int32, shuffled within each community. Consecutive slots form a basket."""
     counts = nodes.memberships
     node = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     index = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each node

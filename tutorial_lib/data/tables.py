@@ -43,7 +43,7 @@ def find_one_file(folder: Path, stem: str, endings: tuple[str, ...]) -> Path | N
 
 
 @contextlib.contextmanager
-def read_errors(path: Path | str, remedy: str, problem: str = "cannot be read") -> Iterator[None]:
+def input_error(path: Path | str, remedy: str, problem: str = "cannot be read") -> Iterator[None]:
     """Turn the errors of the libraries that read files into an InputError."""
     try:
         yield
@@ -56,7 +56,7 @@ def read_errors(path: Path | str, remedy: str, problem: str = "cannot be read") 
 
 def read_array(path: Path) -> np.ndarray:
     """Map an array of numbers from an .npy file. Writing into the array does not change the file."""
-    with read_errors(path, "Save an array of numbers with numpy.save."):
+    with input_error(path, "Save an array of numbers with numpy.save."):
         array = np.load(path, mmap_mode="c", allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim == 0:
             raise ValueError(f"the content is {getattr(array, 'dtype', 'an archive')}, expected an array of numbers")
@@ -64,7 +64,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_column_names(path: Path) -> list[str]:
-    with read_errors(path, REMEDY):
+    with input_error(path, REMEDY):
         return (parquet.read_schema(path) if path.suffix == ".parquet" else _open_csv(path).schema).names
 
 
@@ -72,7 +72,7 @@ def read_table(path: Path, columns: list[str], ids: list[str]) -> dict[str, pa.A
     """Read columns of a table. IDs become int64, or dictionary-encoded if they are strings, such as 007 or NA."""
     chunks: dict[str, list[pa.Array]] = {name: [] for name in columns}
     rows = size = 0
-    with read_errors(path, REMEDY):
+    with input_error(path, REMEDY):
         for batch in _batches(path, columns, ids):
             for name, arrays in chunks.items():
                 arrays.append(_as_ids(path, rows, name, batch[name]) if name in ids else batch[name])
@@ -114,7 +114,7 @@ def _as_ids(path: Path, rows: int, name: str, column: pa.Array) -> pa.Array:
 
 @dataclass
 class NodeTable:
-    """The nodes of one type. If ``ids`` is None, the edges name the nodes. Messages contain ``where``."""
+    """The nodes of one type. If ``ids`` is None, the edges define the nodes. Errors name the path ``where``."""
 
     where: Path
     ids: Any = None  # ``Ids``, or None before they are known
@@ -189,10 +189,10 @@ def _read_node_table(file: Path, nodes: NodeTable) -> None:
     if table and "feat" not in nodes.arrays:
         nodes.arrays["feat"] = np.empty((len(ids), len(table)), np.float32)
         for number, (name, column) in enumerate(table.items()):
-            with read_errors(f"{file}, column {name}", "Leave it out, or write a column of 0 and 1 for each value."):
+            with input_error(f"{file}, column {name}", "Leave it out, or write a column of 0 and 1 for each value."):
                 nodes.arrays["feat"][:, number] = column.cast("float32", safe=False).to_numpy(zero_copy_only=False)
     if label is not None and "label" not in nodes.arrays:
-        with read_errors(f"{file}, column label", "Write one class for each node, as an integer or a string."):
+        with input_error(f"{file}, column label", "Write one class for each node, as an integer or a string."):
             if not pa.types.is_integer(label.type):
                 classes = pc.unique(label.drop_null()).sort()
                 nodes.class_names = [str(name) for name in classes]
@@ -217,6 +217,7 @@ def read_ids(folder: Path) -> pa.Array | None:
 
 def write_named_predictions(out: Path, ids: pa.Array, classes: list[str]) -> None:
     """Write ``predictions.npy`` as ``predictions.csv`` with IDs. If ``classes`` is not empty, write class names."""
-    predictions = pa.array(np.load(out / "predictions.npy"))
-    values = pa.array(classes).take(predictions) if classes else predictions
-    csv.write_csv(pa.table({"id": ids, "prediction": values}), out / "predictions.csv")
+    rows = np.load(out / "predictions.npy")
+    values = pa.array(classes).take(pa.array(rows)) if classes else rows
+    columns = {"prediction": values} if rows.ndim == 1 else {f"prediction_{k}": row for k, row in enumerate(rows.T)}
+    csv.write_csv(pa.table({"id": ids, **columns}), out / "predictions.csv")

@@ -1,4 +1,4 @@
-"""A job with DGL servers: its roles and variables, and checks of part files, which unpickle nothing and need no DGL."""
+"""Roles and variables of a job with DGL servers, and checks of its part files. The checks unpickle nothing."""
 
 import contextlib
 import shutil

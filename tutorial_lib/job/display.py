@@ -55,7 +55,8 @@ class RunDisplay:
 
     def summary(self, result: JsonObject, out: Path) -> None:
         """Print the result and the run folder."""
-        rows = "".join(f"{name:16}  {value}\n" for name, value in summary_rows(result).items())
+        width = max(16, len(f"valid {result['score']}"))
+        rows = "".join(f"{name:{width}}  {value}\n" for name, value in summary_rows(result).items())
         self.show(f"{result['dataset']}: global result\n{rows}run folder: {out}\nnotebooks:  make lab\n")
 
 

@@ -71,8 +71,7 @@ def launch(request: LaunchRequest, display: RunDisplay = SILENT, *, verbose: boo
     command, shell = split_command(request.command)
     if invalid := [pair for pair in request.extra_envs if not re.match(r"[A-Za-z_]\w*=", pair)]:
         raise InputError(f"--extra_envs: {invalid[0]!r} is not NAME=VALUE", "For example: --extra_envs LR=0.01")
-    workspace = request.workspace.resolve()
-    out = request.out.absolute()
+    workspace, out = request.workspace.resolve(), request.out.absolute()
     backend = request.make_backend(out, workspace)
     part_config = request.part_config and (workspace / request.part_config).resolve()
     ip_config = part_config and (workspace / request.ip_config).resolve()

@@ -54,7 +54,7 @@ class Layout:
 
     Attributes:
         emulate: Number of emulated machines.
-        on: Name of running emulated machines (see machines start). --emulate N takes the first N of them.
+        on: Name of running emulated machines (see machines start).
         wire: Bandwidth of each emulated machine, such as 1gbit or 200mbit.
         own_disks: Give each machine a private, empty home, /tmp, data and run folder, with copies of data and results.
         trainers: Trainers per machine.
@@ -94,7 +94,7 @@ class Layout:
         if self.slurm:
             return SlurmBackend(self.subnet)
         if self.on is not None:
-            return PersistentBackend(self.on, self.emulate)
+            return PersistentBackend(self.on)
         if (ssh := self.ssh_machines) is not None:
             machines = read_ip_config(ssh.ip_config)
             if not ssh.allow_public:  # before they are contacted

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.data import DEFAULT_SCALE, STEMS, Dataset, default_root, load_dataset
+from tutorial_lib.data import AMAZON_STEMS, DEFAULT_SCALE, Dataset, default_root, load_dataset
 from tutorial_lib.errors import Log
 from tutorial_lib.files import graph_name_of, replace_file
 from tutorial_lib.launcher.environment import package_digest
@@ -60,7 +60,7 @@ class DataSource:
         """Return the path of a file with the name of a partition. It depends on options, code, and times of files."""
         root = self.root or default_root()
         path = Path(self.name).expanduser()
-        stem = STEMS.get(self.name, self.name.replace("-", "_"))
+        stem = AMAZON_STEMS.get(self.name, self.name.replace("-", "_"))
         paths = [path, *path.rglob("*")] if path.exists() else [*root.glob(f"{stem}*"), *root.glob(f"{stem}/**/*")]
         files = sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in paths if file.is_file())
         method = method_name(self.method)

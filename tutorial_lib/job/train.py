@@ -31,7 +31,7 @@ from tutorial_lib.launcher.environment import CHECKOUT
 from tutorial_lib.partition import Partition, dataset_description
 from tutorial_lib.tasks import TASKS, check_data, uses_pipeline
 from tutorial_lib.trainer.config import TrainConfig
-from tutorial_lib.trainer.events import SCORES, phases_of
+from tutorial_lib.trainer.events import SCORES, summarize_phases
 
 SAVING_SECONDS = 20.0  # Kubernetes and often Slurm allow 30 s between SIGTERM and SIGKILL
 
@@ -82,7 +82,7 @@ def run_distributed(
 
 
 def get_partition(source: DataSource | Partition, parts: int, config: TrainConfig, display: RunDisplay) -> Partition:
-    """Return the given partition, that of an earlier run, or a new one, if its data suit the task."""
+    """Return the given, an earlier or a new partition. An InputError reports data that do not suit the task."""
     task = TASKS[config.task]
     if isinstance(source, Partition):
         partition = source
@@ -186,7 +186,7 @@ def run_single(
 def _write_result(
     out: Path, facts: JsonObject, ids: pa.Array | None, event_log: EventLog, usage: dict[str, MachineUse]
 ) -> JsonObject:
-    """Write ``result.json``, and the predicted classes by ID if the data set has ``ids``."""
+    """Write ``result.json``, and the predictions by ID if the data set has ``ids``."""
     last_event = {event["kind"]: event for event in event_log.events}
     # Trainers resume fewer epochs than the checkpoint has if a file on another machine was damaged.
     resumed = event_log.resumed[: last_event["resumed"]["epochs"]] if "resumed" in last_event else []
@@ -201,7 +201,7 @@ def _write_result(
         "bytes_sent": {name: used.bytes_sent for name, used in usage.items()},
         "peak_rss": {name: used.peak_rss for name, used in usage.items()},
         "resumed_epochs": len(resumed),  # seconds, bytes_sent, peak_rss and phases are of the last start
-        "phases": phases_of(event_log.events),
+        "phases": summarize_phases(event_log.events),
         "versions": {"tutorial_lib": __version__, **find_versions(("torch", "dgl", "torchdata", "numpy"))},
     }
     write_json(out / "result.json", result)

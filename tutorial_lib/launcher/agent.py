@@ -145,9 +145,7 @@ class Agent:
     def _fail(self, role: str, local_index: int, code: int = 0, cause: str = "") -> None:
         """Report a failure. Without a cause, the exit code of the process and the end of its log describe it."""
         if disk_problem := watch.find_disk_problem(self.logs):  # other problems are its effects
-            role = "agent"
-            local_index = 0
-            cause = disk_problem
+            role, local_index, cause = "agent", 0, disk_problem
         lines = read_last_lines(self.logs / log_name(role, local_index))
         if not cause:
             cause = describe_exit_code(code)
@@ -159,8 +157,7 @@ class Agent:
         self.channel.put(msg.Failed(role, local_index, cause, lines))
 
     def _read_commands(self) -> None:
-        commands = self.commands
-        self.commands = []
+        commands, self.commands = self.commands, []
         try:
             commands = commands or self.channel.receive(msg.POLL_SECONDS)
         except EOFError:  # the coordinator is gone

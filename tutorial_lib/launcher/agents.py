@@ -119,7 +119,7 @@ class Agents(contextlib.AbstractContextManager["Agents"]):
     def receive(self, seconds: float) -> Iterator[tuple[int, msg.Message]]:
         """Send queued messages, wait at most ``seconds`` for answers, and yield each with the number of its machine.
 
-        For an agent that ends without ``Done``, yield ``Failed``. The next call yields messages that the caller left.
+        If an agent ends without ``Done``, yield ``Failed`` for it. Messages that the caller does not take stay queued.
         """
         for channel in self._channels:
             channel.push()

@@ -29,7 +29,7 @@ from tutorial_lib.errors import JobError, WaitedTooLong
 from tutorial_lib.files import JsonObject
 from tutorial_lib.launcher import messages as msg
 from tutorial_lib.launcher.agents import Agents
-from tutorial_lib.launcher.failure import JobFailed, describe_interruption, first_sigterm, stall_failure
+from tutorial_lib.launcher.failure import JobFailed, describe_interruption, on_first_sigterm, stall_failure
 from tutorial_lib.launcher.findings import PreflightFailed
 from tutorial_lib.launcher.jobspec import JobSpec, Limits
 from tutorial_lib.launcher.watch import ProcessStack
@@ -126,7 +126,7 @@ class Coordinator:
             self._last_ping = 0.0  # the command to save takes the place of the next ping
 
         try:
-            with first_sigterm(request_final_checkpoint) if self.limits.saving else contextlib.nullcontext():
+            with on_first_sigterm(request_final_checkpoint) if self.limits.saving else contextlib.nullcontext():
                 self._wait_for(self._rank_exits, self.limits.job, "the trainers to finish")
         except JobError as error:
             if self._save_deadline == math.inf:
@@ -212,7 +212,7 @@ class Coordinator:
     def _blame_silent_agents(self, limit: float) -> None:
         for machine_index in sorted(self.agents.connected):
             if time.monotonic() - self._last_messages[machine_index] > limit:
-                cause = f"sent no message for {limit:g} s: the machine or its network is down or frozen"
+                cause = f"sent no message for {limit:g} s: the machine, its agent or the network is down or frozen"
                 raise JobFailed(self.spec, machine_index, "agent", 0, cause)
 
     def _handle(self, machine_index: int, message: msg.Message) -> None:

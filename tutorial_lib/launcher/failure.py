@@ -43,7 +43,7 @@ class JobFailed(JobError):
 
 
 def _name_process(spec: JobSpec, machine_index: int, role: str, local_index: int) -> str:
-    """Return ``trainer 1 (rank 3) on machine-1``."""
+    """Return the name of a process in messages, such as ``trainer 1 (rank 3) on machine-1``."""
     rank = spec.rank("trainer" if role in WORKERS else role, machine_index, local_index)
     number = "" if role in ONE_A_MACHINE else f" of trainer {local_index}" if role in WORKERS else f" {local_index}"
     return f"{role}{number}{'' if rank is None else f' (rank {rank})'} on {spec.machines[machine_index].name}"
@@ -79,7 +79,7 @@ def describe_interruption(exit_code: object) -> str:
 
 
 @contextlib.contextmanager
-def first_sigterm(callback: Callable[[], None]) -> Iterator[None]:
+def on_first_sigterm(callback: Callable[[], None]) -> Iterator[None]:
     """Call ``callback`` at the first SIGTERM in the block, but not in threads. A second SIGTERM acts as before."""
     previous = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

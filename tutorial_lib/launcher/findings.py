@@ -20,7 +20,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """``machine-1: ports: 30050 is taken``."""
+        """The finding as one line, such as ``machine-1: ports: 30050 is taken``."""
         return "".join(f"{part}: " for part in (self.machine, self.check) if part) + self.detail
 
     def __str__(self) -> str:

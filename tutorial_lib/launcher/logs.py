@@ -70,7 +70,7 @@ class JobFiles:
             file.seek(self._offsets[path])
             text = file.read(READ_BYTES)
             end = text.rfind(b"\n") + 1
-            if not rest and (end > 0 or len(text) < READ_BYTES):  # of a giant line, each part is a line
+            if not rest and (end > 0 or len(text) < READ_BYTES):  # each part of a very long line counts as a line
                 text = text[:end]
             self._offsets[path] += len(text)
             return io.BytesIO(text).readlines()

@@ -36,7 +36,7 @@ def listening_ports() -> set[int]:
 
 
 class SilentPeers:
-    """Finds peers to which the kernel repeats segments. To a program that waits, such a connection looks healthy."""
+    """Finds peers that do not acknowledge TCP segments. To a waiting program, such a connection looks healthy."""
 
     def __init__(self, addresses: Collection[str]) -> None:
         self._addresses = addresses

@@ -95,10 +95,11 @@ def fork_on_request() -> None:
     agent_pid = os.getppid()
     with socket.socket(fileno=int(os.environ.pop(FORKSERVER))) as connection, connection.makefile() as requests:
         while (request := json.loads(requests.readline() or "null")) is not None:
-            if not _fork_for(agent_pid):
+            if not _fork_twice(agent_pid):
                 continue
             connection.sendall(json.dumps({**request, "env": None, "pid": os.getpid()}).encode() + b"\n")
             os.environ.update(request["env"])
+            Path("/proc/self/comm").write_text(f"{request['role']}-{request['local_index']}")  # for ps and top
             with open(request["log"], "ab") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
@@ -110,8 +111,8 @@ def fork_on_request() -> None:
     os._exit(0)  # without exit handlers of libraries, which have nothing to clean up
 
 
-def _fork_for(agent_pid: int) -> bool:
-    """Return True in a new process. Its parent has ended, so the agent, a subreaper, is its parent."""
+def _fork_twice(agent_pid: int) -> bool:
+    """Fork twice. Return True in the new process, whose parent is now the agent (a subreaper), and False in the old."""
     try:
         if (middle_pid := os.fork()) != 0:
             if os.waitpid(middle_pid, 0)[1] != 0:

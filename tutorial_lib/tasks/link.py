@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from tutorial_lib.compat.settings import derive_seed
 from tutorial_lib.files import JsonObject
 from tutorial_lib.models.graphsage import Block, build_graphsage
-from tutorial_lib.sampling.loader import FULL, Batch, Loader, Store
+from tutorial_lib.sampling.loader import ALL_NEIGHBORS, Batch, Loader, Store
 from tutorial_lib.tasks.task import TEST, TRAIN, VAL, Shard, Task, layerwise_inference
-from tutorial_lib.trainer.comm import accuracy, equal_steps, gather_by_original_id, get_rank, sum_over_ranks
+from tutorial_lib.trainer.comm import equal_steps, gather_by_original_id, get_rank, mean_or_nan, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
@@ -68,7 +68,7 @@ class TrainingGraph:
         return torch.from_numpy(np.where(point < self.val + self.test, held_out, np.uint8(TRAIN)))
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
-        """Return a block of ``fanout`` sampled edges per seed without held-out edges and ``drop``, sorted pair keys."""
+        """Return a block of ``fanout`` sampled edges per seed without held-out edges and sorted pair keys ``drop``."""
         src, dst = self.graph.sample_neighbors(seeds, fanout).edges()
         n = self.graph.num_nodes()
         keep = self.split_of_edges(src, dst) == TRAIN
@@ -117,7 +117,7 @@ class EdgeLoader(Loader[TrainingGraph, EdgeBatch]):
 
 
 class LinkTask(Task[EdgeBatch, EdgeInputs]):
-    """Predict edges. ``edges`` are those of this process by split, and ``negatives`` the nodes to rank them against."""
+    """Predict edges. ``edges`` has this process's edges by split, each of which is ranked against ``negatives``."""
 
     name = "link"
     score_name = "MRR"
@@ -173,8 +173,8 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
             rank_chunks = [edge_ranks(h, self.shard.graph.find_edges(ids), self.negatives) for ids in batches]
             r = ranks[split] = torch.cat([torch.empty(0), *rank_chunks])
             total, hits, count = sum_over_ranks([float((1 / r.double()).sum()), float((r <= HITS_AT).sum()), len(r)])
-            mrr[split] = accuracy(total, count)
-            scores[f"{split}_hits@{HITS_AT}"] = accuracy(hits, count)
+            mrr[split] = mean_or_nan(total, count)
+            scores[f"{split}_hits@{HITS_AT}"] = mean_or_nan(hits, count)
         edges, values = gather_by_original_id(self.edges["test"], ranks["test"], self.shard.original_edges())
         outputs = {"embeddings": h, "original_ids": self.original_ids, "test_edges": {"edge": edges, "rank": values}}
         return TrainResult(mrr["val"], mrr["test"], None, scores, self.score_name, **outputs)
@@ -186,7 +186,7 @@ class LinkTask(Task[EdgeBatch, EdgeInputs]):
 
     def _all_neighbors(self, _shard: Shard, x: Store, ids: Tensor, size: int) -> Iterator[tuple[Tensor, Block, Tensor]]:
         for seeds in ids.split(size) if len(ids) else ():
-            block = self.training_graph.sample_block(seeds, FULL)
+            block = self.training_graph.sample_block(seeds, ALL_NEIGHBORS)
             (device_block,), rows = self.placement.to_device([block], x[block.srcdata[dgl.NID]])
             yield seeds, device_block, rows
 
@@ -196,7 +196,7 @@ def edge_ranks(h: Store, edges: tuple[Tensor, Tensor], negatives: Tensor) -> Ten
     src, dst = edges
     h_src = h[src]
     gap = h_src @ h[negatives].T - (h_src * h[dst]).sum(1, keepdim=True)
-    # The source and the destination of an edge are no negatives of it. A tie counts one half. Rounding can hide it.
+    # An edge's source and destination are not its negatives. A tie counts one half, with a tolerance for rounding.
     allowed = (negatives != src[:, None]) & (negatives != dst[:, None])
     better, equal = ((comparison & allowed).sum(1) for comparison in (gap > 1e-6, gap.abs() <= 1e-6))
     return 1 + better + 0.5 * equal

@@ -24,7 +24,7 @@ from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.loop import TrainResult
 
 EMBEDDING_NAME = "learned"
-INITIAL_STD = 0.1  # With 1, rows that few steps read stay noise as large as learned rows.
+INITIAL_STD = 0.1  # With 1, the noise in rarely read rows would be as large as learned values.
 ROWS_PER_SEED = 65_536
 _created: Counter[str] = Counter()  # names of the embeddings of this process
 NodeInputs = tuple[list[Block], Tensor | FirstLayer | dict[str, Tensor], Tensor]  # blocks, rows and labels
@@ -61,7 +61,7 @@ class NodeTask(Task[Batch, NodeInputs]):
         return build_graphsage(self.config, self.features.shape[1], outputs).to(self.placement.device)
 
     def predict_and_compare(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the prediction for each row of the model's outputs, and whether it agrees with the label."""
+        """Return the prediction (a number or a row) for each row of outputs, and a bool tensor of their correctness."""
         predictions = outputs.argmax(1)
         return predictions, predictions == labels
 
@@ -84,7 +84,8 @@ class NodeTask(Task[Batch, NodeInputs]):
         return int(self.predict_and_compare(model(blocks, rows), labels)[1].sum()), len(labels)
 
     def evaluate(self) -> TrainResult:
-        source = make_adjacency_source(p, self.model, self.config.cache) if (p := self.pipeline) else graph_batches
+        pipeline = self.pipeline
+        source = make_adjacency_source(pipeline, self.model, self.config.cache) if pipeline else graph_batches
         h = layerwise_inference(self.model, source, self.features, self.shard, self.config.eval_batch_size)
         scores = score_nodes(self.shard, h, self.labels, self.predict_and_compare)
         return TrainResult(*scores, score_name=self.score_name)

@@ -45,7 +45,7 @@ def train_in_job(
 
 
 def train_single(shard: LocalShard, config: TrainConfig, checkpoints: CheckpointManager | None = None) -> TrainResult:
-    """Train and evaluate in this process on the whole graph. A job must agree with the result."""
+    """Train on the whole graph in this process and return the result. A job must agree with this result."""
     task = get_task_class(config.task)(shard, config)
     epochs = fit(task.model, task, config, emit=shard.emit, checkpoints=checkpoints)
     with span(shard.emit, "evaluation"):

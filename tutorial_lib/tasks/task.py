@@ -15,9 +15,9 @@ from tutorial_lib.errors import InputError
 from tutorial_lib.models.graphsage import Block, FirstLayer, SAGEConv
 from tutorial_lib.partition import Partition
 from tutorial_lib.sampling.feature_cache import FeatureCache
-from tutorial_lib.sampling.loader import FULL, Batch, BatchLoader, BatchType, Loader, Store, read_rows
+from tutorial_lib.sampling.loader import ALL_NEIGHBORS, Batch, BatchLoader, BatchType, Loader, Store, read_rows
 from tutorial_lib.sampling.pipeline import Pipeline, prefetch
-from tutorial_lib.trainer.comm import accuracy, barrier, gather_by_original_id, sum_over_ranks
+from tutorial_lib.trainer.comm import barrier, gather_by_original_id, mean_or_nan, sum_over_ranks
 from tutorial_lib.trainer.config import TrainConfig
 from tutorial_lib.trainer.events import Emit, OnBatch, ProgressReporter, local_and_remote_bytes, no_events
 from tutorial_lib.trainer.loop import ROWS_PER_READ, TrainResult
@@ -134,7 +134,7 @@ class Task(ABC, Generic[BatchType, Inputs]):
 
     @abstractmethod
     def inputs(self, batch: BatchType) -> Inputs:
-        """Read the rows of a batch and return the blocks, the rows and more on the device of the model."""
+        """Read the rows of a batch. Return its blocks, rows and other tensors on the device of the model."""
 
     @abstractmethod
     def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, int]:
@@ -161,7 +161,7 @@ class Task(ABC, Generic[BatchType, Inputs]):
             score, examples = self.score(model, self.inputs(batch))
             total, count = total + score, count + examples
             on_batch(step + 1, len(self.val_loader))
-        return accuracy(*sum_over_ranks([total, count]))
+        return mean_or_nan(*sum_over_ranks([total, count]))
 
 
 def score_nodes(shard: Shard, outputs: Store, labels: Store, compare: Callable) -> tuple[float, float, Tensor]:
@@ -171,11 +171,11 @@ def score_nodes(shard: Shard, outputs: Store, labels: Store, compare: Callable) 
     predictions, correct = (torch.cat(parts) for parts in zip(*compared, strict=True))
     for mask in ("val_mask", "test_mask"):
         in_split = read_rows(shard.data[mask], nodes).bool()  # a uint8 mask, as DGL returns it, would index
-        scores.append(accuracy(*sum_over_ranks([float((correct & in_split).sum()), float(in_split.sum())])))
+        scores.append(mean_or_nan(*sum_over_ranks([float((correct & in_split).sum()), float(in_split.sum())])))
     return scores[0], scores[1], gather_by_original_id(nodes, predictions, shard.original_nodes(shard.target))[1]
 
 
-# From a shard, a store, IDs and a batch size to the IDs, the block and the input rows of each batch
+# Takes a shard, a store, IDs and a batch size, and yields the IDs, the block and the input rows of each batch
 BatchSource = Callable[[Shard, Any, Any, int], Iterator[tuple[Any, Block | None, Any]]]
 
 
@@ -186,8 +186,8 @@ def layerwise_inference(
     """Return the outputs of the model for all nodes of the type ``shard.target``, a store of shape (N, outputs).
 
     Each layer is computed for all nodes. Batches of all hops would compute a popular node once for each batch. Each
-    process computes rows of its own machine, because a write to another machine returns before it has happened, and no
-    barrier waits for it. ``last`` is applied to the output of the last layer.
+    process computes rows of its own machine, because a write to another machine can be in transit after a barrier.
+    ``last`` is applied to the output of the last layer.
     """
     x, y = features, dict[str, Store]()  # inputs and outputs of a layer
     typed, layers = isinstance(features, Mapping), len(model.layers)
@@ -211,7 +211,7 @@ def layerwise_inference(
 
 def graph_batches(shard: Shard, x: Any, ids: Any, size: int) -> Iterator[tuple[Any, Block, Any]]:
     """Yield batches of DGL's loader. The store, the IDs and the rows are dictionaries in a graph with several types."""
-    for _step, batch in BatchLoader(shard.graph, ids, [FULL], size).batches(0):
+    for _step, batch in BatchLoader(shard.graph, ids, [ALL_NEIGHBORS], size).batches(0):
         nodes = batch.input_nodes
         rows: Any = {t: read_rows(x[t], nodes[t]) for t in x} if isinstance(x, Mapping) else x[nodes]
         (block,), rows = shard.placement.to_device(batch.blocks, rows)
@@ -228,7 +228,7 @@ def make_adjacency_source(pipeline: Pipeline, model: nn.Module, budget: int) -> 
         requested = deque[tuple[Tensor, Tensor]]()
         for ids in (*parts, None):
             if ids is not None:
-                indptr, sources = sampler.sample(ids, FULL)
+                indptr, sources = sampler.sample(ids, ALL_NEIGHBORS)
                 cache.announce(torch.cat([ids.to(sampler.dtype), sources]))
                 cache.request()
                 requested.append((ids, indptr))
@@ -240,12 +240,13 @@ def make_adjacency_source(pipeline: Pipeline, model: nn.Module, budget: int) -> 
     def source(shard: Shard, x: DistTensor, ids: Tensor, size: int) -> Iterator[tuple[Tensor, None, FirstLayer]]:
         parts = ids.split(size) if len(ids) else ()
         multiply, store = next(layers).fc_neigh, x
-        if short := x is not features.store and multiply.out_features < multiply.in_features:  # to exchange short rows
+        multiplied = x is not features.store and multiply.out_features < multiply.in_features
+        if multiplied:  # the machines then exchange shorter rows
             store = shard.new_store("multiplied", multiply.out_features, shard.target)
             for part in parts:
                 store[part] = multiply(x[part].to(shard.placement.device)).cpu()
             barrier()
         for part, *rows in prefetch(read(x.local_partition, store, parts), 1):
-            yield part, None, FirstLayer(*shard.placement.to_device([], *rows)[1:], multiplied=short)
+            yield part, None, FirstLayer(*shard.placement.to_device([], *rows)[1:], multiplied=multiplied)
 
     return source

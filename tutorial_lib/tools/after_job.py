@@ -85,7 +85,7 @@ def trace(
             event["machine"] = event.get("machine", "here")
             event["ahead"] = offsets.get(event["machine"], 0.0)
             event["time"] -= event["ahead"]
-        for track, name, start, end in spans_in(events[starts[-1] :]):
+        for track, name, start, end in find_spans(events[starts[-1] :]):
             first = max(round(1e6 * start), last_end.get(track, 0))  # Perfetto drops spans that overlap by rounding
             last_end[track] = max(first, round(1e6 * end))
             where = {"pid": track[0], "tid": track[1]}  # names instead of numbers, as in the traces of PyTorch
@@ -107,7 +107,7 @@ def trace(
     print(f"wrote {out}. Open it in https://ui.perfetto.dev or chrome://tracing")
 
 
-def spans_in(events: list[Event]) -> Iterator[tuple[Track, str, float, float]]:
+def find_spans(events: list[Event]) -> Iterator[tuple[Track, str, float, float]]:
     """Yield track, name, start and end of everything that took time in a job."""
     running: dict[Track, tuple[str, float]] = {}  # name and start of work without an end
     for event in events:

@@ -68,7 +68,7 @@ def check_import(code: str = IMPORT_CODE, seconds: float = 60.0) -> Finding:
 
 
 def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
-    """Check the machines of a layout as before a job. A public address is not contacted unless this is allowed."""
+    """Return the findings of all checks that precede a job. Public addresses are contacted only if this is allowed."""
     backend = layout.make_backend()
     path = str(part_config.absolute()) if part_config else "any"
     try:

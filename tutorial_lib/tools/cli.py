@@ -23,7 +23,7 @@ from tutorial_lib.tools.options import run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit. Every failure prints a sentence and has an exit code."""
+    """Run a command and exit. Every expected failure prints a sentence and has an exit code."""
     install_signal_handlers()
     jobs.STARTED_RUNS.clear()
     if sys.stdout is sys.__stdout__:  # a notebook or a test may have replaced the streams

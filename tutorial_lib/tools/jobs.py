@@ -115,7 +115,7 @@ def finale(
     source = replace(source, scale=options.get("scale", 1.0 if full else 0.1))
     folder = check_run_folder(out or default_run_folder("finale"), resume=checkpointing.resume)
     if not checkpointing.resume:
-        confirm(source, backend, layout.trainers, config, yes=yes)
+        confirm_large_run(source, backend, layout.trainers, config, yes=yes)
     from tutorial_lib.job.train import run_distributed
 
     STARTED_RUNS["finale"] = folder
@@ -129,7 +129,7 @@ def finale(
         print(f"published {name}: {mean:.4f} ± {deviation:.4f}")
 
 
-def confirm(source: DataSource, backend: Backend, trainers: int, config: TrainConfig, *, yes: bool) -> None:
+def confirm_large_run(source: DataSource, backend: Backend, trainers: int, config: TrainConfig, *, yes: bool) -> None:
     """Print an estimate, and ask before a run that takes more than 20 minutes or more memory than is available."""
     counts = {**job_sizes(source), "machines": len(backend.machines), "trainers": trainers}
     job = Job(**counts, config=config, together=backend.traits.one_computer)

@@ -154,15 +154,15 @@ def options_to_store(options: JsonObject) -> JsonObject:
 
 def choose_machines(layout: LayoutType, ssh: SshMachines | None, options: JsonObject) -> LayoutType:
     """Return the layout with the machines that the given options choose, by default two emulated machines."""
-    other_choices = (MACHINE_OPTIONS - {"emulate", "on"}) & options.keys()
+    chosen = MACHINE_OPTIONS & options.keys()
     if SSH_OPTIONS & options.keys():
-        other_choices.add("ip_config")
-    if len(other_choices) + bool(options.keys() & {"emulate", "on"}) > 1:
+        chosen.add("ip_config")
+    if len(chosen) > 1:
         raise InputError("several options choose the machines", f"Keep one of {CHOICES} and --single-process.")
     if (count := options.get("machines", 1)) != 1:
         raise InputError(f"--machines {count}: only 1 is possible without namespaces", f"Use --emulate {count}.")
-    if (layout.wire is not None or layout.own_disks) and (other_choices or layout.on):
+    if (layout.wire is not None or layout.own_disks) and chosen - {"emulate"}:
         remedy = f"For running machines: {PROGRAM} machines wire all 1gbit, or machines start 2 --own-disks"
         raise InputError("--wire and --own-disks are for new emulated machines; they need --emulate N", remedy)
-    emulate = options.get("emulate", None if other_choices or layout.on else 2)
+    emulate = options.get("emulate", None if chosen else 2)
     return replace(layout, emulate=emulate, ssh_machines=ssh)

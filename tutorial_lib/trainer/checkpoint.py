@@ -1,4 +1,4 @@
-"""Checkpoints: a run that ended in any way continues from its last complete checkpoint.
+"""Save and load checkpoints. However a run ended, it can continue from its last complete checkpoint.
 
 ``checkpoint/`` of a run folder::
 
@@ -81,18 +81,18 @@ class CheckpointManager:
         self.rows_file = f"embeddings-{self.machine}.safetensors"
 
     def load_latest(self, model: nn.Module, optimizer: Optimizer, task: Trainable) -> TrainState:
-        """Load the newest checkpoint that is intact on all machines if the run resumes. All ranks call this method."""
+        """If the run resumes, load the newest intact checkpoint. Return the state to start from. All ranks call it."""
         if not self.resume:
             return TrainState()
         is_root = get_rank() == 0
         stores = self._stores(task)
 
         def read(path: Path) -> Manifest:
-            manifest = _agree(lambda: manifests.read_manifest(path) if is_root else None)
+            manifest = _on_all_ranks(lambda: manifests.read_manifest(path) if is_root else None)
             files = dict(manifest.files) if is_root else {}  # rank 0 checks all files that it can see
             if stores:
                 files[self.rows_file] = manifest.files.get(self.rows_file, FileRecord(0, "", self.machine))
-            _agree(lambda: manifests.check_files(self.folder / manifest.folder, files, self.machine))
+            _on_all_ranks(lambda: manifests.verify_files(self.folder / manifest.folder, files, self.machine))
             return manifest
 
         folder, manifest, damaged = manifests.read_checkpoint(self.folder, read)
@@ -154,7 +154,7 @@ class CheckpointManager:
         return {name: getattr(store, "local_partition", store) for name, store in stores.items()}
 
 
-def _agree(action: Callable[[], Result | None]) -> Result:
+def _on_all_ranks(action: Callable[[], Result | None]) -> Result:
     """Return the result of ``action`` on rank 0. An InputError of one rank is raised on all ranks."""
     try:
         result, problem = action(), ""
@@ -167,7 +167,7 @@ def _agree(action: Callable[[], Result | None]) -> Result:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], machine: str | None = None) -> FileRecord:
-    """Write one file of a checkpoint to the disk. If this fails, an OSError names it, and the checkpoint is removed."""
+    """Write one file of a checkpoint and return its record. On failure, remove the checkpoint and raise an OSError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)

@@ -86,5 +86,5 @@ def equal_steps(examples: int, batch_size: int, noun: str = "training nodes") ->
     return min(-(-max(counts) // batch_size), min(counts))
 
 
-def accuracy(correct: float, count: float) -> float:
-    return correct / count if count else float("nan")
+def mean_or_nan(total: float, count: float) -> float:
+    return total / count if count else float("nan")

@@ -20,8 +20,8 @@ class TrainConfig:
         task: One of node, link, embedding and hetero.
         embedding_size: Width of learnable embeddings, if a task has them.
         embedding_learning_rate: Learning rate of learnable embeddings.
-        negatives: Nodes sampled against each edge, if a task has edges.
-        loader: auto (batches sampled ahead, remote rows cached, where the task can) or dgl (DGL's loader).
+        negatives: Negative nodes sampled for each edge, if a task has edges.
+        loader: auto (sample ahead and cache remote rows if the task supports it) or dgl (DGL's loader).
         cache: Bytes of each trainer for rows and adjacency of other machines, in the pipeline. See the command `plan`.
         ahead: Batches that are sampled ahead of their use, in the pipeline.
     """

@@ -10,7 +10,7 @@ Each event has ``kind``, ``time`` (seconds since 1970, of the end if the event h
                   seconds of "sampling" and "pull") if a background thread made the batch
     span          name (joining, preparing, validation, checkpoint, evaluation), seconds
     progress      what (validation, evaluation), batches, of, and in an evaluation layer, layers
-    epoch*        epoch, loss, seconds, score ("accuracy" or "MRR"), val_score, val_accuracy (null for other scores)
+    epoch*        epoch, loss, seconds, score (its name), val_score, val_accuracy (null for other scores)
     checkpoint*   epochs, and step of the next epoch. stopped* and resumed* (also damaged) have the same fields
     evaluating*   no fields, before the exact evaluation
     evaluation*   score, val_score, test_score, val_accuracy, test_accuracy, scores
@@ -109,7 +109,7 @@ class ProgressReporter:
             self.emit("progress", what=self.activity, batches=num_done, of=total, **more)
 
 
-def phases_of(events: Iterable[JsonObject]) -> list[JsonObject]:
+def summarize_phases(events: Iterable[JsonObject]) -> list[JsonObject]:
     """Return the means per epoch of each rank's ``step`` events. A step that a resumed run repeated counts once."""
     steps = {(e["rank"], e["epoch"], e["step"]): e for e in events if e.get("kind") == "step"}
     summaries = []

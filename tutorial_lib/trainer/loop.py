@@ -35,9 +35,9 @@ class TrainResult:
 
     val_score: float
     test_score: float
-    predictions: Tensor | None = None  # (N,) in the order of the data set, on rank 0, if a task predicts values
+    predictions: Tensor | None = None  # (N,) or (N, outputs) in the order of the data set, on rank 0
     scores: dict[str, float] = field(default_factory=dict)  # other scores by name
-    score_name: str = "accuracy"  # or "MRR"
+    score_name: str = "accuracy"  # see ``Task.score_name``
     epochs: list[EpochResult] = field(default_factory=list)
     model: nn.Module = field(default_factory=nn.Identity, repr=False)
     embeddings: Tensor | DistTensor | None = field(default=None, repr=False)  # float32 (N, D) if a task learns them
@@ -63,7 +63,7 @@ class TrainResult:
 
 
 class Stopped(Exception):
-    """``stop`` of a rank returned true. All ranks stopped after the same step and saved a checkpoint."""
+    """Raised when all ranks have stopped after the same step and saved a checkpoint, because a rank had to stop."""
 
 
 def seed_all(seed: int, epoch: int, step: int, rank: int) -> None:
@@ -94,7 +94,7 @@ def train_epoch(
     emit: Emit = no_events,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Train from ``state.step`` to the end of the epoch, and return whether all ranks stopped before."""
+    """Train from ``state.step`` to the end of the epoch. Return True if the ranks stopped before the end."""
     model.train()
     epoch, steps = len(state.epochs), len(task.train_loader)
     optimizers = [optimizer, *task.sparse_optimizers]
@@ -136,7 +136,7 @@ def check_finite(loss: float, epoch: int, step: int) -> float:
 def fit(
     model: nn.Module, task: Trainable, config: TrainConfig, *, emit: Emit, checkpoints: CheckpointManager | None = None
 ) -> list[EpochResult]:
-    """Train a ``tasks.task.Task`` for ``config.epochs`` epochs in all, and return their results, or raise Stopped."""
+    """Train a ``Task`` until ``config.epochs`` epochs are finished. Return their results, or raise Stopped."""
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
     # Validation must not go through DDP, whose forward pass expects a backward pass on every rank.
     unwrapped_model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model

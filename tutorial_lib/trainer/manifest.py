@@ -61,7 +61,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest, or raise an InputError if it is missing or damaged, or cannot be one of this version."""
+    """Return a manifest, or raise an InputError if it is missing, damaged or from another version of this program."""
     if not path.exists():
         raise InputError(f"there is no checkpoint {path}", NEW_RUN)
     try:
@@ -76,7 +76,7 @@ def read_manifest(path: Path) -> Manifest:
         raise InputError(f"unusable checkpoint: {error.message}", NEW_RUN) from None
 
 
-def check_files(folder: Path, files: Mapping[str, FileRecord], machine: str = "", *, everything: bool = False) -> None:
+def verify_files(folder: Path, files: Mapping[str, FileRecord], machine: str = "", *, everything: bool = False) -> None:
     """Raise an InputError if a file is damaged or missing. Files of other machines may exist only there."""
     for file, expected in ((folder / name, expected) for name, expected in files.items()):
         required = everything or file.exists() or expected.machine in (None, machine)
@@ -91,7 +91,7 @@ def read_checkpoint(folder: Path, read: Callable[[Path], Manifest] | None = None
         try:
             manifest = (read or read_manifest)(folder / name)
             if read is None:
-                check_files(folder / manifest.folder, manifest.files)
+                verify_files(folder / manifest.folder, manifest.files)
             return FoundCheckpoint(folder / manifest.folder, manifest, "".join(problems))
         except InputError as error:
             problems.append(error.message)
@@ -118,7 +118,7 @@ def publish_checkpoint(folder: Path, manifest: Manifest) -> None:
 
 def adopt_checkpoint(folder: Path, manifest: Manifest) -> None:
     """Make a copied checkpoint the newest one. An InputError names a file that is missing or damaged."""
-    check_files(folder / manifest.folder, manifest.files, everything=True)
+    verify_files(folder / manifest.folder, manifest.files, everything=True)
     for name in (*manifest.files, "."):
         fsync_path(folder / manifest.folder / name)
     publish_checkpoint(folder, manifest)

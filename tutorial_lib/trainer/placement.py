@@ -22,7 +22,7 @@ from tutorial_lib.trainer.comm import all_gather, get_rank, is_single_process
 
 def assign_gpus(requested: str, ranks: Sequence[tuple[str, int]]) -> tuple[Sequence[int | None], str, str]:
     """Return each rank's GPU (None is the CPU), the backend of the gradients, and the reason."""
-    # ``ranks`` have the computer of each rank and its number of GPUs. Ranks that share a GPU cannot use NCCL.
+    # ``ranks`` lists the computer of each rank and the number of its GPUs. Ranks that share a GPU cannot use NCCL.
     hosts = [host for host, _ in ranks]
     no_gpu = ", ".join(str(rank) for rank, (_, gpus) in enumerate(ranks) if gpus == 0)
     if requested not in ("auto", "cuda") or (requested == "cuda" and no_gpu):

@@ -30,7 +30,7 @@ class Session(NamedTuple):
 
 
 def serve_if_server(*, graphbolt: bool = False) -> None:
-    """Serve until the job ends and then exit if this process is a DGL server. Otherwise return."""
+    """If this process is a DGL server, serve until the job ends and then exit. Otherwise return."""
     fork_on_request()  # a ``forkserver`` forks its processes here. They share the modules imported before
     if os.environ.get("DGL_ROLE") == "server":
         gc.enable()

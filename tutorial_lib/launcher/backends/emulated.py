@@ -54,7 +54,7 @@ def parse_wire(text: str | None) -> int | None:
 
 
 class EmulatedBackend(Backend):
-    """``with EmulatedBackend(2, wire="1gbit") as backend: backend.popen(backend.machines[0], ["hostname"])``.
+    """Emulated machines, which run inside a block such as ``with EmulatedBackend(2, wire="1gbit") as backend``.
 
     ``wire`` limits the bandwidth of each link in both directions. ``shm_bytes`` is the size of each /dev/shm, by
     default half of the memory. With ``own_disks``, each machine has a private, empty home, /tmp, data folder and run

@@ -6,7 +6,7 @@
                               `- machine-1: ...
 
 Standard input carries the request. When this input ends, the daemon exits, and the kernel kills all processes in the
-PID namespace. If the client writes a time before (seconds since the epoch), the machines stay until then.
+PID namespace. If the client first writes a time (seconds since the epoch), the machines run until then.
 """
 
 import contextlib

@@ -72,15 +72,11 @@ def describe_machines(name: str) -> SimpleNamespace:
 class PersistentBackend(EmulatedBackend):
     """Persistent machines. Entering locks them for a job. Other commands use them without the lock."""
 
-    def __init__(self, name: str = DEFAULT_NAME, count: int | None = None) -> None:
+    def __init__(self, name: str = DEFAULT_NAME) -> None:
         state = describe_machines(name)
-        running = len(state.machines)
-        if count is not None and not 1 <= count <= running:
-            raise InputError(f"there are {running} machines named {name!r}, not {count}", "Use a smaller --emulate.")
-        super().__init__(running, own_disks=state.own_disks)
+        super().__init__(len(state.machines), own_disks=state.own_disks)
         self.name = name
         self.folder = Path(state.folder)
-        self.machines = self.machines[:count]
         self.pid, self.pids = state.pid, state.pids
         self._lock = (self.folder / LOCK_OF_JOB).open()  # the machines can end before a job enters them
 
@@ -140,7 +136,8 @@ def start_machines(
 def stop_machines(name: str = DEFAULT_NAME) -> None:
     """Stop the machines. The kernel kills their processes. If no such machines run, this raises an InputError."""
     os.kill(describe_machines(name).pid, signal.SIGTERM)
-    for _ in retry_until_timeout(f"the machines {name!r} to be switched off", 30.0):
+    remedy = "End or resume suspended programs that use them: jobs, fg, kill -CONT PID"
+    for _ in retry_until_timeout(f"the machines {name!r} to be switched off", 30.0, remedy=remedy):
         if name not in running_names():
             return
 

@@ -1,7 +1,7 @@
 """Machines on which a client program starts processes: ssh, or srun in a Slurm allocation.
 
 Each process on a machine has one client, and an agent ends when its connection ends. If the network fails silently, ssh
-notices missing answers to keep-alives, and the agent notices missing pings, which come every 5 s.
+notices missing replies to its keep-alives, and the agent misses the pings that the coordinator sends every 5 s.
 """
 
 import contextlib

@@ -94,7 +94,7 @@ def end_failed_rank(role):
     threading._register_atexit(before_exit_handlers)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def end_with(parent):
+def exit_with_parent(parent):
     """End a worker, which would wait for work forever. The kernel could also end it with a thread of its parent."""
     while os.getppid() == parent:
         time.sleep(1)
@@ -117,7 +117,7 @@ def join_job():
     for names in startup:
         names["start_role"](role, report_and_exit)
     if os.getpid() != os.getsid(0):  # a worker, or the child of a shell
-        threading.Thread(target=end_with, args=[os.getppid()], daemon=True).start()
+        threading.Thread(target=exit_with_parent, args=[os.getppid()], daemon=True).start()
 
 
 if "TUTORIAL_LOG_DIR" in os.environ:
