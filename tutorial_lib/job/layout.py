@@ -54,7 +54,7 @@ class Layout:
 
     Attributes:
         emulate: Number of emulated machines.
-        on: Name of running emulated machines (see machines start).
+        on: Name of running emulated machines (see machines start). The job uses all of them.
         wire: Bandwidth of each emulated machine, such as 1gbit or 200mbit.
         own_disks: Give each machine a private, empty home, /tmp, data and run folder, with copies of data and results.
         trainers: Trainers per machine.

@@ -99,7 +99,8 @@ def fork_on_request() -> None:
                 continue
             connection.sendall(json.dumps({**request, "env": None, "pid": os.getpid()}).encode() + b"\n")
             os.environ.update(request["env"])
-            Path("/proc/self/comm").write_text(f"{request['role']}-{request['local_index']}")  # for ps and top
+            with contextlib.suppress(OSError):
+                Path("/proc/self/comm").write_text(f"{request['role']}-{request['local_index']}")  # for ps and top
             with open(request["log"], "ab") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)

@@ -152,7 +152,7 @@ class NeighborSampler:
         self._seed, self._hop = seed, 0
 
     def sample(self, nodes: Tensor, fanout: int) -> Neighbors:
-        """Return ``fanout`` in-neighbors of each of the distinct nodes without replacement, or all if it is -1."""
+        """Return at most ``fanout`` in-neighbors of each distinct node, without replacement, or all if it is -1."""
         ids = nodes.long()
         lists = ids - self.local_range.start  # index of each list, or -1 if it is not on this machine
         remote = (lists < 0) | (lists >= len(self.local_range))
@@ -200,7 +200,8 @@ class NeighborSampler:
         present[self.local_range.start : self.local_range.stop] = True
         for _ in range(rounds):
             uses = torch.bincount(sources, minlength=len(present)).masked_fill_(present, 0)
-            candidates = uses.argsort(descending=True, stable=True)[: int((uses > 0).sum())]
+            candidates = uses.nonzero().flatten()
+            candidates = candidates[uses[candidates].argsort(descending=True, stable=True)]
             present[candidates] = True
             num_before = len(lists)
             for ids in candidates.split(NODES_PER_REQUEST):
