@@ -74,7 +74,7 @@ def check_shm(spec: JobSpec, _index: int) -> Finding:
     try:
         removed = clean_leftovers(spec.shm_patterns, seconds=3.0)
     except WaitedTooLong as error:
-        remedy = "Wait until it ends, end it, or use --emulate N: each emulated machine has a separate /dev/shm."
+        remedy = "Wait until it ends, end it, or use --emulate N, whose machines have a separate /dev/shm."
         return Finding("leftovers", FAIL, f"another job is running on this machine: {error.message}", remedy)
     if files := [f"'{SHM / name}'" for name in job_files(spec.shm_patterns)]:
         remedy = f"If fuser -v {files[0]} prints no process, remove them: rm {' '.join(files)}"

@@ -19,7 +19,7 @@ def ipv4_addresses() -> dict[str, list[str]]:
 
 
 def find_interface(address: str) -> str:
-    """Return the interface that has an IPv4 address. If none has it, a check reports the problem."""
+    """Return the name of the interface with this IPv4 address, or ``lo``. A check reports a missing address."""
     return next((name for name, addresses in ipv4_addresses().items() if address in addresses), "lo")
 
 

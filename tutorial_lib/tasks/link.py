@@ -68,7 +68,7 @@ class TrainingGraph:
         return torch.from_numpy(np.where(point < self.val + self.test, held_out, np.uint8(TRAIN)))
 
     def sample_block(self, seeds: Tensor, fanout: int, drop: Tensor | None = None) -> DGLBlock:
-        """Return a block of ``fanout`` sampled edges per seed without held-out edges and sorted pair keys ``drop``."""
+        """Return a block of ``fanout`` sampled edges per seed, none held out or in the sorted pair keys ``drop``."""
         src, dst = self.graph.sample_neighbors(seeds, fanout).edges()
         n = self.graph.num_nodes()
         keep = self.split_of_edges(src, dst) == TRAIN

@@ -68,7 +68,7 @@ def check_import(code: str = IMPORT_CODE, seconds: float = 60.0) -> Finding:
 
 
 def examine_machines(layout: Layout, part_config: Path | None = None) -> Findings:
-    """Return the findings of the checks before a job (of parts if given). Public addresses need permission."""
+    """Return the findings of the checks before a job, also of the parts if ``part_config`` is given."""
     backend = layout.make_backend()
     path = str(part_config.absolute()) if part_config else "any"
     try:
